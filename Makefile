@@ -1,0 +1,40 @@
+# Two doors: `make test` and `make reproduce`. Each makes its own environment in .venv.
+# A second call finds the environment in place and installs nothing.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help test reproduce bench lint clean
+
+help:
+	@echo "make test       run the test suite"
+	@echo "make reproduce  a first result on the shipped example"
+	@echo "make bench      compare with rivals on this machine (writes benchmarks/RESULTS.md)"
+	@echo "make lint       ruff and mypy"
+	@echo "make clean      remove the environment and caches"
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("flatmin needs Python 3.11 or newer; set PYTHON=...") if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV)
+	PIP_CONSTRAINT=$(abspath constraints.txt) $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test,lint]'
+	@touch $@
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+reproduce: $(READY)
+	$(BIN)/flatmin predict examples/gaussian.csv --target y --depth 10 \
+	  --depths 2,5,10,20,40 --figure reproduction/depth.png
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis reproduction

@@ -1,0 +1,3 @@
+"""flatmin: the sharpness of deep linear networks."""
+
+__version__ = "0.1.0"
