@@ -1,0 +1,116 @@
+"""Activations phi with their first and second derivatives, as NumPy functions.
+
+The Hessian of a non-linear network needs phi'', so each activation is a triple. `linear` is among
+them: a deep linear network is the special case phi(x) = x.
+
+>>> float(ACTIVATIONS["tanh"].first(0.0))
+1.0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Function = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Activation:
+    """phi, phi' and phi'' of one activation."""
+
+    name: str
+    value: Function
+    first: Function
+    second: Function
+
+
+def _sigmoid(x: Any) -> Any:
+    # 1/(1+e^-x) = (1+tanh(x/2))/2, which cannot overflow.
+    return 0.5 * (1.0 + np.tanh(0.5 * x))
+
+
+def _softplus(x: Any) -> Any:
+    # log(1+e^x) without overflow.
+    return np.logaddexp(0.0, x)
+
+
+def _silu_first(x: Any) -> Any:
+    s = _sigmoid(x)
+    return s * (1.0 + x * (1.0 - s))
+
+
+def _silu_second(x: Any) -> Any:
+    s = _sigmoid(x)
+    return s * (1.0 - s) * (2.0 + x * (1.0 - 2.0 * s))
+
+
+def _tanh_first(x: Any) -> Any:
+    return 1.0 - np.tanh(x) ** 2
+
+
+def _tanh_second(x: Any) -> Any:
+    t = np.tanh(x)
+    return -2.0 * t * (1.0 - t * t)
+
+
+# gelu, tanh form: x (1 + tanh(u))/2 with u = sqrt(2/pi) (x + 0.044715 x^3)
+_GELU_SLOPE = np.sqrt(2.0 / np.pi)
+_GELU_CUBIC = 0.044715
+
+
+def _gelu_inner(x: Any) -> tuple[Any, Any, Any]:
+    """tanh(u), u' and u''."""
+    t = np.tanh(_GELU_SLOPE * (x + _GELU_CUBIC * x**3))
+    return t, _GELU_SLOPE * (1.0 + 3.0 * _GELU_CUBIC * x**2), 6.0 * _GELU_SLOPE * _GELU_CUBIC * x
+
+
+def _gelu_tanh(x: Any) -> Any:
+    return 0.5 * x * (1.0 + _gelu_inner(x)[0])
+
+
+def _gelu_tanh_first(x: Any) -> Any:
+    t, du, _ = _gelu_inner(x)
+    return 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * du
+
+
+def _gelu_tanh_second(x: Any) -> Any:
+    t, du, ddu = _gelu_inner(x)
+    return (1.0 - t * t) * (du + 0.5 * x * (ddu - 2.0 * t * du * du))
+
+
+# gelu, error-function form: x Phi(x), with Phi and its density those of the standard Gaussian.
+def _density(x: Any) -> Any:
+    return np.exp(-0.5 * x * x) / np.sqrt(2.0 * np.pi)
+
+
+def _gelu_erf(x: Any) -> Any:
+    from scipy.special import ndtr
+
+    return x * ndtr(x)
+
+
+def _gelu_erf_first(x: Any) -> Any:
+    from scipy.special import ndtr
+
+    return ndtr(x) + x * _density(x)
+
+
+def _gelu_erf_second(x: Any) -> Any:
+    return (2.0 - x * x) * _density(x)
+
+
+ACTIVATIONS: dict[str, Activation] = {
+    activation.name: activation
+    for activation in (
+        Activation("linear", lambda x: x, np.ones_like, np.zeros_like),
+        Activation("gelu-tanh", _gelu_tanh, _gelu_tanh_first, _gelu_tanh_second),
+        Activation("gelu-erf", _gelu_erf, _gelu_erf_first, _gelu_erf_second),
+        Activation("tanh", np.tanh, _tanh_first, _tanh_second),
+        Activation("softplus", _softplus, _sigmoid, lambda x: _sigmoid(x) * _sigmoid(-x)),
+        Activation("silu", lambda x: x * _sigmoid(x), _silu_first, _silu_second),
+    )
+}

@@ -1,0 +1,72 @@
+"""The command `flatmin`: thin modules that parse, call and print.
+
+Heavy modules are imported inside the commands, so that `flatmin --help` answers at once. Errors
+meant for the person who typed become one line on standard error and exit code 2; anything else is
+a bug and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from flatmin import __version__
+from flatmin.cli.predict import predict
+from flatmin.errors import FlatminError
+
+app = typer.Typer(
+    name="flatmin",
+    help="The sharpness of deep linear networks: how flat their minima can be, "
+    "and which learning rates can work.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"flatmin {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+app.command()(predict)
+
+
+def main() -> None:
+    """Entry point of the command."""
+    try:
+        code = app(standalone_mode=False)
+    except FlatminError as error:
+        code = _complain(str(error), 2)
+    except (KeyboardInterrupt, typer.Abort):
+        code = _complain("stopped", 130)
+    except BrokenPipeError:
+        # The reader of our output has gone (`flatmin ... | head`); nothing is left to say.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    except Exception as error:
+        # Wrong usage, as the option parser reports it: one line like every other complaint.
+        if not hasattr(error, "format_message"):
+            raise
+        message = error.format_message().strip()
+        code = _complain(f"{message} (see flatmin --help)", 2) if message else 2
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _complain(message: str, code: int) -> int:
+    print(f"flatmin: {' '.join(message.split())}", file=sys.stderr)
+    return code

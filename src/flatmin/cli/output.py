@@ -1,0 +1,35 @@
+"""Printing for people: tables, numbers, sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+def number(value: float) -> str:
+    """Six significant digits, the same everywhere."""
+    return f"{value:.6g}"
+
+
+def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """A table with the first column to the left and the others to the right."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for i, head in enumerate(heads):
+        table.add_column(head, justify="left" if i == 0 or len(heads) == 2 else "right")
+    for row in rows:
+        table.add_row(*row)
+    Console(highlight=False).print(table)
+
+
+def print_lines(sentence: str, notes: Iterable[str] = ()) -> None:
+    """A sentence, then notes, wrapped to the terminal."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    console.print(Text(sentence, style="bold"))
+    for note in notes:
+        console.print(Text(f"- {note}"))

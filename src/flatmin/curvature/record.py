@@ -1,0 +1,64 @@
+"""A sharpness is a record, not a float: the value comes with what is known about its error."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from flatmin.theory.minimal_sharpness import CONVENTION
+
+
+@dataclass(frozen=True, eq=False)
+class Sharpness:
+    """Sharpness of one network (numbers) or of an ensemble (arrays, one entry per network).
+
+    - value: the largest SIGNED eigenvalue found, as a Rayleigh quotient v'Hv with |v| = 1;
+    - residual: |Hv - value v|. An eigenvalue of H lies within this distance of the value;
+    - products: Hessian-vector products used;
+    - method: "lanczos", "spectrum" (the d x d reduction at minimisers) or "dense";
+    - converged: whether residual <= tolerance * value;
+    - vector: the flat eigenvector(s), to be passed back as `start` along a trajectory.
+    """
+
+    value: Any
+    residual: Any
+    products: Any
+    method: str
+    converged: Any
+    vector: Any = None
+
+    def __len__(self) -> int:
+        return len(np.atleast_1d(self.value))
+
+    def __getitem__(self, i: int) -> Sharpness:
+        """The record of network i of an ensemble."""
+        vector = None if self.vector is None else np.atleast_2d(self.vector)[i]
+        value, residual, products, converged = (
+            np.atleast_1d(field)[i].item()
+            for field in (self.value, self.residual, self.products, self.converged)
+        )
+        return Sharpness(value, residual, products, self.method, converged, vector)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Value, residual, products, method and converged, without the vector."""
+        return {
+            "value": self.value,
+            "residual": self.residual,
+            "products": self.products,
+            "method": self.method,
+            "converged": self.converged,
+        }
+
+    def __str__(self) -> str:
+        if np.ndim(self.value):
+            n, done = len(self), int(np.sum(self.converged))
+            low, high = np.min(self.value), np.max(self.value)
+            head = f"sharpness of {n} networks from {low:.6g} to {high:.6g}, {done} converged, "
+            head += f"largest residual {np.max(self.residual):.1e}"
+        else:
+            state = "converged" if self.converged else "NOT converged"
+            head = f"sharpness {self.value:.12g} +- {self.residual:.1e} ({state}"
+            head += f", {self.products} products)"
+        return f"{head}; {self.method}; {CONVENTION}"

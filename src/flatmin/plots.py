@@ -1,0 +1,78 @@
+"""Figures from tables and records. Nothing here computes results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flatmin.errors import SettingError
+from flatmin.theory.prediction import Prediction
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's palette, legible with any kind of colour vision.
+BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
+PURPLE, SKY, YELLOW, BLACK = "#CC79A7", "#56B4E9", "#F0E442", "#000000"
+
+
+def new_figure(columns: int, width: float = 8.0, height: float = 3.4) -> tuple[Figure, list[Axes]]:
+    """A figure with one row of panels, drawn without a display."""
+    from matplotlib.figure import Figure as NewFigure
+
+    figure = NewFigure(figsize=(width, height), layout="constrained")
+    panels: Any = figure.subplots(1, columns, squeeze=False)
+    for panel in panels[0]:
+        panel.spines[["top", "right"]].set_visible(False)
+    return figure, list(panels[0])
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure whole or not at all: to a temporary name, then renamed."""
+    temporary = path.with_name(f".{path.stem}.part{path.suffix}")
+    try:
+        figure.savefig(temporary, dpi=150)
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        reason = error.strerror or str(error)
+        raise SettingError(f"the figure {str(path)!r} cannot be written: {reason}") from None
+
+
+def depth_figure(predictions: Sequence[Prediction]) -> Figure:
+    """S_min between its bounds, and the critical learning rate, against depth."""
+    figure, (left, right) = new_figure(2)
+    depths = [one.depth for one in predictions]
+    lower = [one.minimal.lower for one in predictions]
+    upper = [one.minimal.upper for one in predictions]
+    left.fill_between(depths, lower, upper, color=SKY, alpha=0.3, lw=0, label="between the bounds")
+    left.plot(depths, lower, ":", color=BLACK, label="lower bound")
+    left.plot(depths, upper, "--", color=BLACK, label="upper bound")
+    exact = [one.exact for one in predictions if one.exact is not None]
+    if exact:
+        left.plot(depths, exact, "o-", color=BLUE, label="exact")
+    left.set(xlabel="depth L", ylabel="minimal sharpness S_min", xscale="log", yscale="log")
+    left.legend(frameon=False)
+    rate = [one.critical_rate for one in predictions]
+    right.plot(depths, rate, "o-", color=BLUE, label="2 / S_min, exact" if exact else "ceiling")
+    paper = [one.paper_rate for one in predictions if one.paper_rate is not None]
+    if paper:
+        right.plot(depths, paper, "x--", color=RED, label="the paper's approximation")
+    right.set(xlabel="depth L", ylabel="critical learning rate", xscale="log", yscale="log")
+    right.legend(frameon=False)
+    for panel in (left, right):
+        panel.set_xticks(depths, labels=[str(depth) for depth in depths])
+        panel.set_xticks([], minor=True)
+        plain_log_ticks(panel.yaxis)
+    return figure
+
+
+def plain_log_ticks(axis: Any) -> None:
+    """Ticks at 1, 2 and 5 times powers of ten, written as ordinary numbers."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())

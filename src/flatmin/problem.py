@@ -1,0 +1,599 @@
+"""The regression problem behind a network: data, and the few numbers the theory needs of it.
+
+For data X (n x d) and y (n), or Y (n x m):
+
+    Sigma = X'X / n                     not centred; eigenvalues lambda_1 <= ... <= lambda_d
+    w*    = X^+ y                       the least-norm least-squares solution
+    R(w)  = |y - Xw|^2 / n              the risk, so R(w) = R_min + (w - w*)' Sigma (w - w*)
+    a     = w*' Sigma w* / |w*|^2       between the smallest and the largest eigenvalue
+
+`Regression` holds these and nothing of size n; `Samples` keeps the rows. Neither forms X'X: a
+triangular factor of [X Y] is carried over blocks of rows,
+
+    [X Y] = Q [R_X  R_XY]      R_X = U diag(s) V'      lambda_i = s_i^2 / n
+              [ 0   R_Y ]      w* = V diag(1/s) U' R_XY over the s_i above rounding
+                               n R_min = |R_Y|^2 + |the part of R_XY outside the range of U|^2
+
+so that s_i keeps its digits where its square would lose them, in memory O((d + m)^2).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flatmin.checks import check_choice, check_count, check_nonnegative, check_positive
+from flatmin.errors import DataError, SettingError
+from flatmin.seeds import generator
+from flatmin.tables import (
+    LARGEST,
+    ROWS,
+    FloatArray,
+    Names,
+    PathLike,
+    Table,
+    check_values,
+    frame_table,
+    open_table,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+EPS = float(np.finfo(np.float64).eps)
+
+
+@dataclass(frozen=True, eq=False)
+class Regression:
+    """A least-squares problem, reduced to Sigma, w* and R_min.
+
+    `w_star` has shape (d,) for one target and (d, m) for several; `eigenvalues` are ascending,
+    exactly zero below the rank, and `eigenvectors` are the matching columns.
+
+    >>> problem = Regression.from_arrays([[1.0, 0.0], [0.0, 2.0]], [1.0, 4.0])
+    >>> problem.eigenvalues.round(12), problem.w_star.round(12), round(problem.a, 12)
+    (array([0.5, 2. ]), array([1., 2.]), 1.7)
+    """
+
+    n: int
+    d: int
+    rank: int
+    risk_min: float
+    sigma: FloatArray = field(repr=False)
+    w_star: FloatArray = field(repr=False)
+    eigenvalues: FloatArray = field(repr=False)
+    eigenvectors: FloatArray = field(repr=False)
+    feature_names: tuple[str, ...] = field(repr=False)
+    target_names: tuple[str, ...] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        for array in (self.sigma, self.w_star, self.eigenvalues, self.eigenvectors):
+            array.flags.writeable = False
+
+    @classmethod
+    def from_arrays(
+        cls,
+        X: npt.ArrayLike,
+        y: npt.ArrayLike,
+        features: Sequence[str] | None = None,
+        target: Names | None = None,
+    ) -> Regression:
+        """The regression of y (n,) or (n, m) on X (n, d); `features` and `target` name columns."""
+        inputs, outputs = _numbers("X", X), _numbers("y", y)
+        _check_shapes(inputs, outputs)
+        starts = range(0, max(1, len(inputs)), ROWS)
+        return cls.from_blocks(
+            ((inputs[i : i + ROWS], outputs[i : i + ROWS]) for i in starts), features, target
+        )
+
+    @classmethod
+    def from_blocks(
+        cls,
+        blocks: Iterable[tuple[npt.ArrayLike, npt.ArrayLike]],
+        features: Sequence[str] | None = None,
+        target: Names | None = None,
+    ) -> Regression:
+        """The regression of rows that arrive as pairs of blocks (X, y), in one pass.
+
+        The rows are regrouped into blocks of a fixed size, so the result depends on the rows and
+        their order only, not on how they were cut.
+
+        >>> blocks = (([[k, 1.0]], [2.0 * k - 1.0]) for k in range(5))
+        >>> Regression.from_blocks(blocks).w_star.round(12)
+        array([ 2., -1.])
+        """
+        pairs = ((_numbers("X", X), _numbers("y", y)) for X, y in blocks)
+        first = next(pairs, None)
+        if first is None:
+            raise DataError("a regression needs at least two rows, got 0")
+        names = _names(first, features, target)
+        joined = _join(chain([first], pairs), names, "the arrays")
+        return _reduce(Table("the arrays", *names, joined))
+
+    @classmethod
+    def from_frame(
+        cls, frame: pd.DataFrame, target: Names, features: Names | None = None
+    ) -> Regression:
+        """The regression of the column(s) `target` of a pandas frame on `features` (the others)."""
+        return _reduce(frame_table(frame, target, features))
+
+    @property
+    def targets(self) -> int:
+        """The number m of targets."""
+        return len(self.target_names)
+
+    @property
+    def smallest_eigenvalue(self) -> float:
+        """The smallest non-zero eigenvalue of Sigma."""
+        return float(self.eigenvalues[self.d - self.rank])
+
+    @property
+    def largest_eigenvalue(self) -> float:
+        """The largest eigenvalue of Sigma."""
+        return float(self.eigenvalues[-1])
+
+    @property
+    def condition_number(self) -> float:
+        """The largest over the smallest non-zero eigenvalue of Sigma."""
+        return self.largest_eigenvalue / self.smallest_eigenvalue
+
+    @property
+    def full_rank(self) -> bool:
+        """Whether Sigma is invertible, so that the data determine w*."""
+        return self.rank == self.d
+
+    @property
+    def underdetermined(self) -> bool:
+        """Whether there are fewer rows than features."""
+        return self.n < self.d
+
+    @property
+    def w_star_norm(self) -> float:
+        """|w*|, the Frobenius norm for several targets."""
+        return float(np.linalg.norm(self.w_star))
+
+    @property
+    def a(self) -> float:
+        """w*' Sigma w* / |w*|^2, for one target."""
+        if self.targets > 1:
+            raise SettingError(f"a is defined for one target, and there are {self.targets}")
+        return self._quadratic(self.w_star / self.w_star_norm)
+
+    @property
+    def risk_at_zero(self) -> float:
+        """R(0), the mean square of the target: R_min + w*' Sigma w*."""
+        return self.risk_min + self._quadratic(self.w_star)
+
+    @cached_property
+    def sigma_root(self) -> FloatArray:
+        """Sigma^{1/2}, symmetric."""
+        root = (self.eigenvectors * np.sqrt(self.eigenvalues)) @ self.eigenvectors.T
+        return _frozen((root + root.T) / 2)
+
+    @cached_property
+    def q(self) -> FloatArray:
+        """Sigma^{1/2} w*."""
+        return _frozen(self.sigma_root @ self.w_star)
+
+    def risk(self, w: npt.ArrayLike) -> float:
+        """R(w) = R_min + (w - w*)' Sigma (w - w*)."""
+        weights = _numbers("w", w)
+        if weights.shape != self.w_star.shape:
+            raise SettingError(f"w has shape {weights.shape}; expected {self.w_star.shape}")
+        return self.risk_min + self._quadratic(weights - self.w_star)
+
+    def _quadratic(self, v: FloatArray) -> float:
+        """v' Sigma v, summed over targets, as a sum of terms that are not negative."""
+        return float(np.sum(self.eigenvalues * np.square(self.eigenvectors.T @ v).T))
+
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the results should know about the data, one sentence each."""
+        found = []
+        if not self.full_rank:
+            found.append(
+                f"the features do not determine the regressor: rank {self.rank} of {self.d}, "
+                "so flatmin uses the least-norm solution"
+            )
+        if self.rank == self.n:
+            found.append(f"the {self.d} features fit all {self.n} rows exactly, so R_min is zero")
+        if self.condition_number > 1e12:
+            found.append(
+                f"Sigma is ill-conditioned ({self.condition_number:.1e}): its smallest "
+                f"eigenvalue is known to about {EPS * math.sqrt(self.condition_number):.0e} of "
+                "its value"
+            )
+        return tuple(found)
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """The rows themselves: X (n, d) and y (n,), or (n, m) for several targets.
+
+    >>> Samples.from_arrays([[1, 2], [3, 4], [5, 7]], [1, 2, 3]).regression().rank
+    2
+    """
+
+    X: FloatArray = field(repr=False)
+    y: FloatArray = field(repr=False)
+    feature_names: tuple[str, ...]
+    target_names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        for array in (self.X, self.y):
+            array.flags.writeable = False
+
+    @classmethod
+    def from_arrays(
+        cls,
+        X: npt.ArrayLike,
+        y: npt.ArrayLike,
+        features: Sequence[str] | None = None,
+        target: Names | None = None,
+    ) -> Samples:
+        """A copy of the rows, checked; `features` and `target` name the columns."""
+        pair = _numbers("X", X), _numbers("y", y)
+        _check_shapes(*pair)
+        names = _names(pair, features, target)
+        return _collect(Table("the arrays", *names, _join([pair], names, "the arrays")))
+
+    @classmethod
+    def from_frame(
+        cls, frame: pd.DataFrame, target: Names, features: Names | None = None
+    ) -> Samples:
+        """The rows of a pandas frame."""
+        return _collect(frame_table(frame, target, features))
+
+    @property
+    def n(self) -> int:
+        """The number of rows."""
+        return len(self.X)
+
+    @property
+    def d(self) -> int:
+        """The number of features."""
+        return len(self.feature_names)
+
+    @property
+    def targets(self) -> int:
+        """The number m of targets."""
+        return len(self.target_names)
+
+    def regression(self) -> Regression:
+        """The regression problem these rows define."""
+        return Regression.from_arrays(self.X, self.y, self.feature_names, self.target_names)
+
+    def risk(self, w: npt.ArrayLike) -> float:
+        """R(w) = |y - Xw|^2 / n on these rows."""
+        weights = _numbers("w", w)
+        if weights.shape != (self.d, *self.y.shape[1:]):
+            raise SettingError(
+                f"w has shape {weights.shape}; expected {(self.d, *self.y.shape[1:])}"
+            )
+        return float(np.sum(np.square(self.y - self.X @ weights)) / self.n)
+
+
+def read_regression(path: PathLike, target: Names, features: Names | None = None) -> Regression:
+    """The regression in a file (.csv, .tsv, .tab, .parquet, .pq or .npz), in one pass.
+
+    `target` is the name of a column or a sequence of names, `features` the columns to use (all
+    the others if None). In an NPZ archive, an array X of shape (n, k) gives columns X0 ... X{k-1}
+    and its own name stands for all of them. Text and Parquet files are read as a stream.
+    """
+    return _reduce(open_table(path, target, features))
+
+
+def read_samples(path: PathLike, target: Names, features: Names | None = None) -> Samples:
+    """The rows in a file, for what needs them all; the arguments are those of `read_regression`."""
+    return _collect(open_table(path, target, features))
+
+
+# --- Arrays to blocks [X Y] ---------------------------------------------------------------------
+
+
+def _frozen(array: FloatArray) -> FloatArray:
+    array.flags.writeable = False
+    return array
+
+
+def _numbers(name: str, values: npt.ArrayLike) -> FloatArray:
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise DataError(f"{name} has rows of unequal length; expected an array") from None
+    if array.dtype.kind not in "biuf":
+        raise DataError(f"{name} is of type {array.dtype}; expected real numbers")
+    with np.errstate(over="ignore"):
+        return np.asarray(array, dtype=np.float64)
+
+
+def _check_shapes(X: npt.NDArray[Any], y: npt.NDArray[Any]) -> None:
+    if X.ndim != 2 or not X.shape[1]:
+        raise DataError(f"X has shape {X.shape}; expected (n, d) with d at least 1")
+    if y.ndim not in (1, 2) or y.shape[1:] == (0,):
+        raise DataError(f"y has shape {y.shape}; expected (n,) or (n, m) with m at least 1")
+    if len(X) != len(y):
+        raise DataError(f"X has {len(X)} rows and y has {len(y)}; expected as many")
+
+
+def _names(
+    pair: tuple[FloatArray, FloatArray], features: Sequence[str] | None, target: Names | None
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names for the columns of X and y: those given, or x0 ... and y (y0 ... if several)."""
+    _check_shapes(*pair)
+    d, m = pair[0].shape[1], pair[1].shape[1] if pair[1].ndim == 2 else 1
+    if target is None:
+        target = "y" if m == 1 else [f"y{k}" for k in range(m)]
+    chosen = tuple(f"x{j}" for j in range(d)) if features is None else tuple(features)
+    wanted = (target,) if isinstance(target, str) else tuple(target)
+    for argument, given, count in (("features", chosen, d), ("target", wanted, m)):
+        if len(given) != count:
+            raise DataError(f"{argument} has {len(given)} names; expected {count}, one per column")
+    if len({*chosen, *wanted}) < d + m:
+        raise DataError("features and target repeat a name; expected distinct names")
+    return chosen, wanted
+
+
+def _join(
+    pairs: Iterable[tuple[FloatArray, FloatArray]],
+    names: tuple[tuple[str, ...], tuple[str, ...]],
+    source: str,
+) -> Iterator[FloatArray]:
+    """The blocks [X Y] of pairs (X, y), checked."""
+    d, m = map(len, names)
+    row = 0
+    for X, y in pairs:
+        _check_shapes(X, y)
+        block = np.column_stack((X, y))
+        if X.shape[1] != d or block.shape[1] != d + m:
+            raise DataError(
+                f"the block at row {row} has shapes {X.shape} and {y.shape}; "
+                f"expected {d} features and {m} target(s), as in the first block"
+            )
+        check_values(block, (*names[0], *names[1]), row, source)
+        row += len(block)
+        yield block
+
+
+# --- Blocks [X Y] to Sigma, w*, R_min -----------------------------------------------------------
+
+
+def _regroup(blocks: Iterable[FloatArray], columns: int) -> Iterator[FloatArray]:
+    """The same rows in blocks of a size that depends on the number of columns only."""
+    rows = max(columns, min(ROWS, (1 << 20) // columns))
+    parts: list[FloatArray] = []
+    held = 0
+    for block in blocks:
+        start = 0
+        while held + len(block) - start >= rows:
+            stop = start + rows - held
+            yield np.concatenate([*parts, block[start:stop]])
+            parts, held, start = [], 0, stop
+        if start < len(block):
+            parts.append(block[start:])
+            held += len(block) - start
+    if held:
+        yield np.concatenate(parts)
+
+
+def _reduce(table: Table) -> Regression:
+    """The regression of a table, by a running QR factorisation of [X Y]."""
+    columns = len(table.features) + len(table.targets)
+    n = 0
+    factor: FloatArray = np.empty((0, columns))
+    for block in _regroup(table.blocks, columns):
+        n += len(block)
+        factor = np.asarray(np.linalg.qr(np.concatenate([factor, block]), mode="r"))
+    if n < 2:
+        raise DataError(f"{table.source}: a regression needs at least two rows, got {n}")
+    return _solve(table, n, factor)
+
+
+def _solve(table: Table, n: int, factor: FloatArray) -> Regression:
+    """Sigma, w* and R_min from the triangular factor of [X Y]; the formulas head this module."""
+    d, m = len(table.features), len(table.targets)
+    k = min(d, len(factor))
+    r_x, r_xy, r_y = factor[:k, :d], factor[:k, d:], factor[k:, d:]
+    y_size = float(np.abs(factor[:, d:]).max())
+    u, s, vt = np.linalg.svd(r_x, full_matrices=True)
+    scale = s / math.sqrt(n)
+    wanted = ", ".join(map(repr, table.targets[:4])) + (", ..." if m > 4 else "")
+    if not s[0] > 0:
+        raise DataError(f"{table.source}: every feature is zero in every row")
+    if not y_size > 0:
+        raise DataError(f"{table.source}: the target {wanted} is zero in every row (w* = 0)")
+    rounding = max(n, d) * EPS
+    rank = int(np.count_nonzero(s > rounding * s[0]))
+    if scale[rank - 1] < 1 / LARGEST:
+        raise DataError(f"{table.source}: the features are too small to square; rescale them")
+
+    onto = u[:, :rank].T @ (r_xy / y_size)
+    v = vt[:rank].T
+    # x_j'y of each feature and target, against what rounding alone would leave of it.
+    inner = np.abs(v @ (onto * (s[:rank, None] / s[0])))
+    floor = 10 * rounding * np.linalg.norm(r_x / s[0], axis=0)[:, None]
+    if not np.any(inner > floor * np.linalg.norm(factor[:, d:] / y_size, axis=0)):
+        raise DataError(
+            f"{table.source}: the features do not explain the target {wanted} at all (w* = 0); "
+            "no linear network has a minimiser to describe"
+        )
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        w_star = (v @ (onto / s[:rank, None])) * y_size
+        norm = np.linalg.norm(w_star)
+    if not 1 / LARGEST < norm < LARGEST:
+        raise DataError(
+            f"{table.source}: |w*| is beyond the range of numbers; rescale the features or "
+            f"the target {wanted}"
+        )
+    missed = np.concatenate([u[:, rank:].T @ r_xy, r_y])
+    eigenvalues = np.zeros(d)
+    eigenvalues[d - rank :] = np.square(scale[:rank])[::-1]
+    eigenvectors = np.ascontiguousarray(vt[::-1].T)
+    sigma = (eigenvectors * eigenvalues) @ eigenvectors.T
+    return Regression(
+        n=n,
+        d=d,
+        rank=rank,
+        risk_min=float(np.linalg.norm(missed) / math.sqrt(n)) ** 2,
+        sigma=(sigma + sigma.T) / 2,
+        w_star=w_star[:, 0].copy() if m == 1 else w_star,
+        eigenvalues=eigenvalues,
+        eigenvectors=eigenvectors,
+        feature_names=table.features,
+        target_names=table.targets,
+    )
+
+
+def _collect(table: Table) -> Samples:
+    """All rows of a table."""
+    d, m = len(table.features), len(table.targets)
+    rows = np.concatenate([np.empty((0, d + m)), *table.blocks])
+    y = rows[:, d].copy() if m == 1 else rows[:, d:].copy()
+    if not len(rows):
+        raise DataError(f"{table.source}: there are no rows")
+    return Samples(rows[:, :d].copy(), y, table.features, table.targets)
+
+
+# --- Made-up data -------------------------------------------------------------------------------
+
+
+def gaussian_samples(
+    n: int = 50, d: int = 5, noise: float = 1.0, seed: int = 0, targets: int = 1
+) -> Samples:
+    """Gaussian data scaled so that |w*| = 1 (Marion and Chizat 2024, Appendix C).
+
+    X, w_true and e are independent standard Gaussians, y0 = X w_true + noise e, w0 the least-norm
+    least-squares solution of (X, y0), and y = y0 / |w0|. For several targets w_true is d x m and
+    the norm is that of Frobenius.
+
+    >>> round(gaussian_samples(n=50, d=5, seed=0).regression().w_star_norm, 12)
+    1.0
+    """
+    return gaussian_split(n, d, noise, seed, targets)[0]
+
+
+def gaussian_split(
+    n: int = 50, d: int = 5, noise: float = 1.0, seed: int = 0, targets: int = 1
+) -> tuple[Samples, Samples]:
+    """The rows of `gaussian_samples` and as many fresh ones from the same model, for testing.
+
+    y_test = (X_test w_true + noise e_test) / |w0|, with the w_true and |w0| of the training rows.
+    """
+    n, d, targets = _rows(n), check_count("d", d), check_count("targets", targets)
+    noise = check_nonnegative("noise", noise)
+    rng = generator(seed, "gaussian")
+    tail = () if targets == 1 else (targets,)
+    X, w_true = rng.standard_normal((n, d)), rng.standard_normal((d, *tail))
+    y = X @ w_true + noise * rng.standard_normal((n, *tail))
+    X_test = rng.standard_normal((n, d))
+    y_test = X_test @ w_true + noise * rng.standard_normal((n, *tail))
+    norm = np.linalg.norm(np.linalg.lstsq(X, y, rcond=None)[0])
+    return Samples.from_arrays(X, y / norm), Samples.from_arrays(X_test, y_test / norm)
+
+
+def spectrum_samples(
+    n: int,
+    eigenvalues: npt.ArrayLike | None = None,
+    *,
+    d: int | None = None,
+    condition_number: float | None = None,
+    alignment: str | Sequence[float] = "spread",
+    noise: float = 0.0,
+    seed: int = 0,
+) -> Samples:
+    """Data whose Sigma has the chosen eigenvalues and whose w* lies on them as chosen, |w*| = 1.
+
+    X = sqrt(n) Q diag(sqrt(lambda)) V' with Q (n x d) orthonormal and V a uniformly random
+    rotation; w* = V c; y = X w* + noise sqrt(n) q, where q is a unit vector orthogonal to X, so
+    R_min = noise^2. The eigenvalues are given, or d of them run from 1 / condition_number to 1 in
+    equal ratios. `alignment` chooses c: "spread" (equal magnitudes, random signs), "weak" (on
+    the lower half of the spectrum), "strong" (on the upper half), or one weight per eigenvalue.
+
+    >>> problem = spectrum_samples(20, [1.0, 2.0, 4.0], alignment=[0, 0, 1]).regression()
+    >>> problem.eigenvalues.round(12), round(problem.a, 12)
+    (array([1., 2., 4.]), 4.0)
+    """
+    if eigenvalues is not None:
+        if d is not None or condition_number is not None:
+            raise SettingError("give either eigenvalues or d and condition_number, not both")
+        spectrum = np.asarray(eigenvalues, dtype=np.float64)
+        if spectrum.ndim != 1 or not spectrum.size:
+            raise SettingError(f"eigenvalues has shape {spectrum.shape}; expected a list")
+        if not np.all((spectrum > 0) & (spectrum < LARGEST)):
+            raise SettingError("eigenvalues must be positive and finite, every one")
+    else:
+        if d is None or condition_number is None:
+            raise SettingError("give either eigenvalues or both d and condition_number")
+        d, condition_number = (
+            check_count("d", d),
+            check_positive("condition_number", condition_number),
+        )
+        if not 1 <= condition_number <= 1e30:
+            raise SettingError(f"condition_number must be from 1 to 1e30, got {condition_number}")
+        if d == 1 and condition_number != 1:
+            raise SettingError(f"condition_number must be 1 with d = 1, got {condition_number}")
+        spectrum = np.geomspace(1 / condition_number, 1.0, d)
+    n, size, noise = _rows(n), len(spectrum), check_nonnegative("noise", noise)
+    rng = generator(seed, "spectrum")
+    if n < size + (noise > 0):
+        least = f"{size + 1} (d + 1, as there is noise)" if noise > 0 else f"{size} (d)"
+        raise SettingError(f"n must be at least {least}, got {n}")
+    c = _coefficients(alignment, spectrum, rng)
+    frame = _orthonormal(rng, n, min(n, size + 1))
+    V = _orthonormal(rng, size, size)
+    left = frame[:, :size] * math.sqrt(n)
+    y = left @ (np.sqrt(spectrum) * c)
+    if noise > 0:
+        y = y + noise * math.sqrt(n) * frame[:, size]
+    return Samples.from_arrays((left * np.sqrt(spectrum)) @ V.T, y)
+
+
+def whitened_samples(n: int = 50, d: int = 5, noise: float = 1.0, seed: int = 0) -> Samples:
+    """Data with Sigma = I, w* uniform on the unit sphere and R_min = noise^2.
+
+    >>> problem = whitened_samples(n=30, d=4, noise=0.5).regression()
+    >>> round(problem.condition_number, 12), round(problem.risk_min, 12)
+    (1.0, 0.25)
+    """
+    return spectrum_samples(n, np.ones(check_count("d", d)), noise=noise, seed=seed)
+
+
+def _coefficients(
+    alignment: str | Sequence[float], spectrum: FloatArray, rng: np.random.Generator
+) -> FloatArray:
+    """The unit vector c of coefficients of w* on the eigenvectors."""
+    d = len(spectrum)
+    if isinstance(alignment, str):
+        order = np.argsort(spectrum, kind="stable")
+        half = (d + 1) // 2
+        places = {"spread": order, "weak": order[:half], "strong": order[d - half :]}
+        c = np.zeros(d)
+        c[places[check_choice("alignment", alignment, places)]] = 1.0
+        c = c * rng.choice([-1.0, 1.0], size=d)
+    else:
+        c = np.asarray(alignment, dtype=np.float64)
+        if c.shape != (d,) or not np.all(np.isfinite(c)) or not np.any(c):
+            raise SettingError(f"alignment must be {d} finite weights, not all zero")
+        c = c / np.abs(c).max()
+    unit: FloatArray = c / np.linalg.norm(c)
+    return unit
+
+
+def _rows(n: int) -> int:
+    n = check_count("n", n)
+    if n < 2:
+        raise SettingError(f"n must be at least 2, got {n}")
+    return n
+
+
+def _orthonormal(rng: np.random.Generator, rows: int, columns: int) -> FloatArray:
+    """Orthonormal columns, uniformly distributed."""
+    q, r = np.linalg.qr(rng.standard_normal((rows, columns)))
+    signed: FloatArray = q * np.where(np.diag(r) < 0, -1.0, 1.0)
+    return signed

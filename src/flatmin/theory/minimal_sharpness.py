@@ -1,0 +1,198 @@
+"""How flat a minimiser of a deep linear network can be: bounds, the exact value, the flattest one.
+
+Setting: risk R(W) = |y - X w|^2 / n with w = W_1'...W_L' p and no factor 1/2; S(W) is the largest
+eigenvalue of its Hessian; S_min is the infimum of S over minimisers. Write Lam for the largest
+eigenvalue of Sigma, v = w*/|w*|, a = v' Sigma v, and
+
+    t_0 = |w*|^{2-2/L} |p|^{2/L},
+
+the value of |b_1|^2 = |W_2'...W_L' p|^2 at the balanced rank-one minimiser. Every statement below
+is t_0 times a quantity that depends on Sigma, v and L only.
+
+Bounds (Marion and Chizat 2024, Theorems 1 and 2):
+
+    2 t_0 L a  <=  S_min  <=  2 t_0 sqrt((2L-1) Lam^2 + (L-1)^2 a^2).
+
+Exact, for L >= 2: the minimiser's Hessian dominates that of a rank-one chain (A_k b_{k-1} = w for
+every k, so A_k A_k' >= w w'/|b_{k-1}|^2), and the arithmetic-geometric mean inequality over the
+ratios |b_k|^2/|b_{k-1}|^2 leaves one free number, s = log(|b_1|^2/t_0):
+
+    S_min = 2 t_0 min_s lambda_max( e^s Sigma + (L-1) e^{-s/(L-1)} z z' ),   z = Sigma^{1/2} v,
+
+convex in s. For L = 1, S = 2 |p|^2 Lam everywhere.
+
+Eliminating s. The matrix is a rank-one update of a multiple of Sigma, so its largest eigenvalue is
+e^s m where m >= Lam solves the secular equation 1 = (L-1) e^{-sL/(L-1)} g(m), with
+g(m) = sum_i z_i^2 / (m - lambda_i) in the eigenbasis of Sigma. Solving it for s instead of for m,
+
+    S_min = 2 t_0 min_{m > Lam} m ((L-1) g(m))^{(L-1)/L},
+
+a minimisation with O(d) work per evaluation and no inner root search. With m = Lam (1 + delta) all
+terms are positive, so nothing cancels; the stationary point solves
+(1 + delta) (L-1)/L * mean(1/(gap + delta)) = 1, a weighted mean with weights z_i^2/(gap_i + delta)
+and gap_i = 1 - lambda_i/Lam, and lies in (0, L-1].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flatmin.checks import check_depth, check_positive
+from flatmin.errors import SettingError
+from flatmin.problem import Regression
+
+Float = NDArray[np.float64]
+
+CONVENTION = "largest eigenvalue of the Hessian of the mean squared error (no factor 1/2)"
+
+# Below this delta the secular term of the top eigenspace moves the value by less than rounding.
+_SMALLEST_DELTA = 1e-30
+
+
+@dataclass(frozen=True)
+class MinimalSharpness:
+    """S_min with its bounds; `t` is |b_1|^2 at the flattest minimiser (see the module)."""
+
+    lower: float
+    exact: float
+    upper: float
+    t: float
+
+
+def balanced_scale(regression: Regression, depth: int, output_norm: float = 1.0) -> float:
+    """t_0 = |w*|^{2-2/L} |p|^{2/L}, through logarithms so that no power overflows early."""
+    log_w, log_p = np.log(regression.w_star_norm), np.log(check_positive("|p|", output_norm))
+    exponent = (2.0 - 2.0 / check_depth(depth)) * log_w + (2.0 / depth) * log_p
+    if abs(exponent) > 700.0:
+        raise SettingError(
+            f"the sharpness for |w*| = {regression.w_star_norm:.3g} and |p| = {output_norm:.3g} "
+            "is beyond floating point: rescale the target"
+        )
+    return float(np.exp(exponent))
+
+
+def lower_bound(regression: Regression, depth: int, output_norm: float = 1.0) -> float:
+    """Theorem 2: S_min >= 2 t_0 L a."""
+    return 2.0 * balanced_scale(regression, depth, output_norm) * depth * regression.a
+
+
+def upper_bound(regression: Regression, depth: int, output_norm: float = 1.0) -> float:
+    """Theorem 2: S_min <= 2 t_0 sqrt((2L-1) Lam^2 + (L-1)^2 a^2)."""
+    root = np.hypot(
+        np.sqrt(2.0 * depth - 1.0) * regression.largest_eigenvalue, (depth - 1.0) * regression.a
+    )
+    return float(2.0 * balanced_scale(regression, depth, output_norm) * root)
+
+
+def network_lower_bound(
+    regression: Regression, matrices: Sequence[Float], output_norm: float = 1.0
+) -> float:
+    """Theorem 2, for one minimiser: S(W) >= 2 a |w*|^{2-1/L} |p|^{1/L} sum_k 1/|W_k|_F.
+
+    The paper states it for S_min; its proof shows it for the minimiser at hand.
+    """
+    depth = len(matrices)
+    scale = regression.w_star_norm ** (2.0 - 1.0 / depth) * output_norm ** (1.0 / depth)
+    return float(2.0 * regression.a * scale * sum(1.0 / np.linalg.norm(w) for w in matrices))
+
+
+def corollary_2_bound(regression: Regression, depth: int) -> float:
+    """Corollary 2: from small initialisation (p = 1) gradient flow ends with
+    S <= 8 L Lam |w*|^{2-2/L}."""
+    return 8.0 * depth * regression.largest_eigenvalue * balanced_scale(regression, depth)
+
+
+def minimal_sharpness(
+    regression: Regression, depth: int, output_norm: float = 1.0
+) -> MinimalSharpness:
+    """S_min exactly, with the paper's bounds.
+
+    >>> from flatmin.problem import whitened_samples
+    >>> white = whitened_samples(n=30, d=4, seed=0).regression()
+    >>> round(minimal_sharpness(white, depth=6).exact / white.w_star_norm ** (2 - 2 / 6), 12)
+    12.0
+    """
+    depth = check_depth(depth)
+    t_0 = balanced_scale(regression, depth, output_norm)
+    largest = regression.largest_eigenvalue
+    if depth == 1:
+        exact, t = 2.0 * output_norm**2 * largest, t_0
+    else:
+        weights, gaps = _secular_terms(regression)
+        delta = _best_delta(weights, gaps, depth)
+        # e^s = ((L-1) g)^{(L-1)/L} at the best m, and S_min = 2 t_0 e^s m.
+        g = float(np.sum(weights / (gaps + delta)))
+        t = t_0 * float(np.exp((1.0 - 1.0 / depth) * (np.log(depth - 1.0) + np.log(g))))
+        exact = 2.0 * t * largest * (1.0 + delta)
+    return MinimalSharpness(
+        lower=lower_bound(regression, depth, output_norm),
+        exact=exact,
+        upper=upper_bound(regression, depth, output_norm),
+        t=t,
+    )
+
+
+def vanishing_scale_limit(regression: Regression, depth: int, output_norm: float = 1.0) -> float:
+    """The sharpness that gradient flow reaches as the initial scale tends to 0.
+
+    The minimiser found is then balanced and rank one, which is s = 0 in the objective of S_min:
+    2 t_0 lambda_max( Sigma + (L-1) z z' ).
+    """
+    from scipy.optimize import brentq
+
+    depth = check_depth(depth)
+    scale = 2.0 * balanced_scale(regression, depth, output_norm) * regression.largest_eigenvalue
+    weights, gaps = _secular_terms(regression)
+    beta = depth - 1.0
+
+    def secular(log_delta: float) -> float:
+        return float(np.log(beta * np.sum(weights / (gaps + np.exp(log_delta)))))
+
+    # The root exists above the top eigenvalue unless the update misses the top eigenspace.
+    low = np.log(_SMALLEST_DELTA)
+    if beta == 0.0 or secular(low) <= 0.0:
+        return scale
+    high = np.log(beta * weights.sum()) + 1e-9  # lambda_max grows by at most the update's trace
+    return scale * (1.0 + float(np.exp(brentq(secular, low, high, xtol=1e-15, rtol=1e-15))))
+
+
+def critical_learning_rate(regression: Regression, depth: int, output_norm: float = 1.0) -> float:
+    """2/S_min: above it no minimiser is linearly stable for gradient descent."""
+    return 2.0 / minimal_sharpness(regression, depth, output_norm).exact
+
+
+def paper_learning_rate(regression: Regression, depth: int, output_norm: float = 1.0) -> float:
+    """The paper's approximation of 2/S_min: 1/(t_0 L a), that is 2 over the lower bound."""
+    return 2.0 / lower_bound(regression, depth, output_norm)
+
+
+def _secular_terms(regression: Regression) -> tuple[Float, Float]:
+    """z_i^2 / Lam and gap_i = 1 - lambda_i / Lam in the eigenbasis of Sigma."""
+    if regression.targets != 1:
+        raise SettingError(
+            f"this formula is for one target, got {regression.targets}; "
+            "see flatmin.theory.multivariate"
+        )
+    ratio = regression.eigenvalues / regression.largest_eigenvalue
+    coefficients = regression.eigenvectors.T @ (regression.w_star / regression.w_star_norm)
+    return ratio * coefficients**2, np.maximum(1.0 - ratio, 0.0)
+
+
+def _best_delta(weights: Float, gaps: Float, depth: int) -> float:
+    """The minimiser of m g(m)^{(L-1)/L} over m = Lam (1 + delta)."""
+    from scipy.optimize import brentq
+
+    def slope(log_delta: float) -> float:
+        delta = np.exp(log_delta)
+        terms = weights / (gaps + delta)
+        mean = np.sum(terms / (gaps + delta)) / np.sum(terms)
+        return float(1.0 - (1.0 + delta) * (1.0 - 1.0 / depth) * mean)
+
+    low, high = np.log(_SMALLEST_DELTA), np.log(depth - 1.0) + 1e-9
+    if slope(low) >= 0.0:  # w* misses the top eigenspace: the best point is the kink at m = Lam
+        return _SMALLEST_DELTA
+    return float(np.exp(brentq(slope, low, high, xtol=1e-15, rtol=1e-15)))

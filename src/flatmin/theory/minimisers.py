@@ -1,0 +1,107 @@
+"""Minimisers written down explicitly: the flattest one, and one of any chosen sharpness.
+
+A rank-one chain is W_1 = e_1 w*'/sqrt(t) and W_k = rho_k e_k e_{k-1}' for k >= 2, with unit
+vectors e_k (e_L = p/|p|). Its backward vectors are b_k = |b_k| e_k with |b_1|^2 = t, and its
+Hessian's non-zero spectrum is that of 2 (t Sigma + sum_{k>=2} |b_k|^2/|b_{k-1}|^2 q q'), where
+q = Sigma^{1/2} w*.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flatmin.checks import check_positive
+from flatmin.errors import SettingError
+from flatmin.network import Architecture
+from flatmin.problem import Regression
+from flatmin.theory.minimal_sharpness import minimal_sharpness
+
+Float = NDArray[np.float64]
+
+
+def flattest_minimiser(
+    regression: Regression, architecture: Architecture, generator: np.random.Generator | None = None
+) -> list[Float]:
+    """Weights W_1..W_L of a minimiser whose sharpness is exactly S_min.
+
+    |b_k| runs in geometric progression from sqrt(t) to |p|. The inner unit vectors e_k are free:
+    the first axes by default, random directions if a generator is given.
+    """
+    norm = architecture.output_norm
+    t = minimal_sharpness(regression, architecture.depth, norm).t
+    return _chain(regression, architecture, t, np.ones(max(architecture.depth - 1, 1)), generator)
+
+
+def minimiser_of_sharpness(
+    regression: Regression,
+    architecture: Architecture,
+    sharpness: float,
+    generator: np.random.Generator | None = None,
+) -> list[Float]:
+    """Weights of a minimiser with the given sharpness, by the paper's rescaling argument.
+
+    From the flattest minimiser, divide W_1 by C >= 1 and multiply W_2 by C: the network computes
+    the same function, |b_1| grows by C, and the sharpness grows continuously to infinity.
+    """
+    from scipy.optimize import brentq
+
+    target = check_positive("sharpness", sharpness)
+    depth, norm = architecture.depth, architecture.output_norm
+    least = minimal_sharpness(regression, depth, norm)
+    if target < least.exact * (1.0 - 1e-12):
+        raise SettingError(
+            f"sharpness must be at least S_min = {least.exact:.6g} at depth {depth}, got {target:g}"
+        )
+    if depth == 1:
+        raise SettingError("at depth 1 every minimiser has the same sharpness")
+    q = regression.q
+    ratio = (norm**2 / least.t) ** (1.0 / (depth - 1))
+
+    def excess(log_c: float) -> float:
+        c2 = np.exp(2.0 * log_c)
+        update = ratio / c2 + (depth - 2) * ratio
+        matrix = least.t * c2 * regression.sigma + update * np.outer(q, q)
+        return float(np.log(2.0 * np.linalg.eigvalsh(matrix)[-1] / target))
+
+    # S >= 2 t C^2 Lam, so the target is passed at the latest where this reaches it.
+    high = 0.5 * np.log(target / (2.0 * least.t * regression.largest_eigenvalue)) + 1e-6
+    log_c = 0.0 if excess(0.0) >= 0.0 else float(brentq(excess, 0.0, high, xtol=1e-15))
+    # rho_2 = |b_1|/|b_2| takes the factor C; chain() sets |b_1|^2 = t C^2.
+    factors = np.ones(depth - 1)
+    factors[0] = np.exp(log_c)
+    return _chain(regression, architecture, least.t * np.exp(2.0 * log_c), factors, generator)
+
+
+def _chain(
+    regression: Regression,
+    architecture: Architecture,
+    t: float,
+    factors: Float,
+    generator: np.random.Generator | None,
+) -> list[Float]:
+    """The rank-one chain with |b_1|^2 = t; `factors` multiply the even shares of W_2..W_L."""
+    if architecture.inputs != regression.d:
+        raise SettingError(
+            f"the network takes {architecture.inputs} inputs but the data have {regression.d}"
+        )
+    if not architecture.linear or architecture.output is None:
+        raise SettingError("explicit minimisers are for linear networks with one output")
+    depth, norm = architecture.depth, architecture.output_norm
+    if depth == 1:
+        # p'W = w*': only W = p w*'/|p|^2 plus anything orthogonal to p; take the least norm.
+        return [np.outer(architecture.p, regression.w_star) / norm**2]
+    units = [_unit(width, generator) for width in architecture.widths[:-1]]
+    units.append(architecture.p / norm)
+    share = (np.sqrt(t) / np.prod(factors) / norm) ** (1.0 / (depth - 1))
+    chain = [np.outer(units[0], regression.w_star) / np.sqrt(t)]
+    for k in range(1, depth):
+        chain.append(share * factors[k - 1] * np.outer(units[k], units[k - 1]))
+    return chain
+
+
+def _unit(width: int, generator: np.random.Generator | None) -> Float:
+    if generator is None:
+        return np.eye(1, width)[0]
+    vector = generator.standard_normal(width)
+    return np.asarray(vector / np.linalg.norm(vector))

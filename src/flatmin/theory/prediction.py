@@ -1,0 +1,121 @@
+"""What is known before any training: flatness of minima and the largest rate that can work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from flatmin.checks import check_depth, check_positive
+from flatmin.problem import Regression
+from flatmin.theory.minimal_sharpness import (
+    CONVENTION,
+    MinimalSharpness,
+    minimal_sharpness,
+    paper_learning_rate,
+    vanishing_scale_limit,
+)
+from flatmin.theory.multivariate import SharpnessBounds, multivariate_bounds
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """S_min, the critical learning rate 2/S_min and the limit of small initialisation.
+
+    For several targets S_min is known between bounds only: `exact` is then None and the critical
+    rate lies between 2/upper and 2/lower; the certain ceiling is 2/lower.
+    """
+
+    regression: Regression
+    depth: int
+    output_norm: float
+    minimal: MinimalSharpness | SharpnessBounds
+    small_init_sharpness: float | None
+    paper_rate: float | None
+
+    @property
+    def exact(self) -> float | None:
+        """S_min, where it is known exactly."""
+        return self.minimal.exact if isinstance(self.minimal, MinimalSharpness) else None
+
+    @property
+    def critical_rate(self) -> float:
+        """No minimiser is linearly stable above this rate: 2/S_min, or 2 over its lower bound."""
+        return 2.0 / (self.minimal.lower if self.exact is None else self.exact)
+
+    def advice(self) -> str:
+        """One sentence for the person about to train."""
+        rate = f"{self.critical_rate:.4g}"
+        if self.exact is None:
+            return (
+                f"At depth {self.depth} gradient descent cannot settle at a minimiser with a "
+                f"learning rate above {rate}; above {2.0 / self.minimal.upper:.4g} it may fail too."
+            )
+        return (
+            f"At depth {self.depth} gradient descent cannot settle at a minimiser with a learning "
+            f"rate above {rate}; start below it, for example at {0.5 * self.critical_rate:.2g}."
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """The prediction as plain numbers, ready for JSON."""
+        data = self.regression
+        return {
+            "n": data.n,
+            "d": data.d,
+            "targets": data.targets,
+            "rank": data.rank,
+            "w_star_norm": data.w_star_norm,
+            "a": data.a if data.targets == 1 else None,
+            "smallest_eigenvalue": data.smallest_eigenvalue,
+            "largest_eigenvalue": data.largest_eigenvalue,
+            "condition_number": data.condition_number,
+            "risk_min": data.risk_min,
+            "depth": self.depth,
+            "output_norm": self.output_norm,
+            "minimal_sharpness": {
+                "lower": self.minimal.lower,
+                "exact": self.exact,
+                "upper": self.minimal.upper,
+            },
+            "small_init_sharpness": self.small_init_sharpness,
+            "critical_learning_rate": {"exact": self.critical_rate, "paper": self.paper_rate},
+            "advice": self.advice(),
+            "notes": self.notes(),
+        }
+
+    def notes(self) -> list[str]:
+        """What a careful reader should know about these numbers."""
+        notes = [f"sharpness: {CONVENTION}", *self.regression.notes()]
+        notes.append(
+            "the critical rate is a ceiling, not a promise: from a given initialisation the "
+            "largest rate that works can be lower"
+        )
+        if self.exact is None:
+            notes.append(
+                "several targets: S_min is bracketed, and the critical rate is 2 over its lower "
+                "bound"
+            )
+        if self.depth == 1:
+            notes.append("at depth 1 the risk is quadratic: its sharpness is the same everywhere")
+        return notes
+
+
+def predict(regression: Regression, depth: int, output_norm: float = 1.0) -> Prediction:
+    """Everything the theory says for a depth and |p|, without training.
+
+    >>> from flatmin.problem import gaussian_samples
+    >>> prediction = predict(gaussian_samples(seed=0).regression(), depth=10)
+    >>> prediction.minimal.lower <= prediction.exact <= prediction.small_init_sharpness
+    True
+    """
+    depth, norm = check_depth(depth), check_positive("output norm", output_norm)
+    if regression.targets > 1:
+        bounds = multivariate_bounds(regression, depth)
+        return Prediction(regression, depth, norm, bounds, None, None)
+    return Prediction(
+        regression,
+        depth,
+        norm,
+        minimal_sharpness(regression, depth, norm),
+        vanishing_scale_limit(regression, depth, norm),
+        paper_learning_rate(regression, depth, norm),
+    )
