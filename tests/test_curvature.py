@@ -12,8 +12,8 @@ from flatmin.activations import ACTIVATIONS
 from flatmin.curvature import minimiser_spectrum, sharpness
 from flatmin.curvature.sharpness import hessian_at
 from flatmin.errors import SettingError
+from flatmin.generators import gaussian_samples
 from flatmin.network import Architecture, Ensemble
-from flatmin.problem import gaussian_samples
 from flatmin.theory.minimisers import flattest_minimiser, minimiser_of_sharpness
 from flatmin.theory.multivariate import balanced_minimiser
 

@@ -10,13 +10,9 @@ from hypothesis import strategies as st
 
 import oracles
 from flatmin.errors import SettingError
+from flatmin.generators import gaussian_samples, spectrum_samples, whitened_samples
 from flatmin.network import Architecture
-from flatmin.problem import (
-    Regression,
-    gaussian_samples,
-    spectrum_samples,
-    whitened_samples,
-)
+from flatmin.problem import Regression
 from flatmin.theory.minimal_sharpness import (
     balanced_scale,
     corollary_2_bound,

@@ -7,8 +7,9 @@ import pytest
 
 import oracles
 from flatmin.errors import SettingError
+from flatmin.generators import gaussian_samples, whitened_samples
 from flatmin.network import Architecture
-from flatmin.problem import Samples, gaussian_samples, whitened_samples
+from flatmin.problem import Samples
 from flatmin.theory.minimal_sharpness import minimal_sharpness
 from flatmin.theory.multivariate import balanced_minimiser, multivariate_bounds
 

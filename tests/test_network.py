@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from flatmin.curvature import sharpness
 from flatmin.errors import SettingError
+from flatmin.generators import gaussian_samples
 from flatmin.initialisation import INITIALISATIONS, initialise
 from flatmin.network import LANES, Architecture, Ensemble
-from flatmin.problem import gaussian_samples
 from flatmin.seeds import generator
 from flatmin.theory.minimal_sharpness import minimal_sharpness
 

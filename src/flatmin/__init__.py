@@ -1,3 +1,66 @@
-"""flatmin: the sharpness of deep linear networks."""
+"""flatmin: the sharpness of deep linear networks.
+
+The public names below are loaded when first used, so that `import flatmin` and the command's
+`--help` stay fast.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from flatmin.curvature import Sharpness as Sharpness
+    from flatmin.curvature import minimiser_spectrum as minimiser_spectrum
+    from flatmin.curvature import sharpness as sharpness
+    from flatmin.errors import FlatminError as FlatminError
+    from flatmin.generators import gaussian_samples as gaussian_samples
+    from flatmin.generators import spectrum_samples as spectrum_samples
+    from flatmin.generators import whitened_samples as whitened_samples
+    from flatmin.initialisation import initialise as initialise
+    from flatmin.network import Architecture as Architecture
+    from flatmin.network import Ensemble as Ensemble
+    from flatmin.problem import Regression as Regression
+    from flatmin.problem import Samples as Samples
+    from flatmin.problem import read_regression as read_regression
+    from flatmin.problem import read_samples as read_samples
+    from flatmin.theory.minimal_sharpness import minimal_sharpness as minimal_sharpness
+    from flatmin.theory.minimisers import flattest_minimiser as flattest_minimiser
+    from flatmin.theory.minimisers import minimiser_of_sharpness as minimiser_of_sharpness
+    from flatmin.theory.prediction import predict as predict
+
+_HOMES = {
+    "Sharpness": "flatmin.curvature",
+    "minimiser_spectrum": "flatmin.curvature",
+    "sharpness": "flatmin.curvature",
+    "FlatminError": "flatmin.errors",
+    "gaussian_samples": "flatmin.generators",
+    "spectrum_samples": "flatmin.generators",
+    "whitened_samples": "flatmin.generators",
+    "initialise": "flatmin.initialisation",
+    "Architecture": "flatmin.network",
+    "Ensemble": "flatmin.network",
+    "Regression": "flatmin.problem",
+    "Samples": "flatmin.problem",
+    "read_regression": "flatmin.problem",
+    "read_samples": "flatmin.problem",
+    "minimal_sharpness": "flatmin.theory.minimal_sharpness",
+    "flattest_minimiser": "flatmin.theory.minimisers",
+    "minimiser_of_sharpness": "flatmin.theory.minimisers",
+    "predict": "flatmin.theory.prediction",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'flatmin' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*_HOMES, "__version__"]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
-
-import numpy as np
+from numbers import Integral, Real
 
 from flatmin.errors import SettingError
 
@@ -14,14 +13,13 @@ MAX_DEPTH = 1_000_000
 
 def check_count(name: str, value: object, largest: int | None = None) -> int:
     """A whole number of at least 1, or a SettingError that names it."""
-    number = value.item() if isinstance(value, np.generic) else value
-    if isinstance(number, bool) or not isinstance(number, int | float) or number != number:
+    whole = isinstance(value, Real) and not isinstance(value, bool) and value == value // 1
+    if not whole or not value >= 1:  # type: ignore[operator]
         raise SettingError(f"{name} must be a whole number of at least 1, got {value!r}")
-    if number != number // 1 or number < 1:
-        raise SettingError(f"{name} must be a whole number of at least 1, got {value!r}")
+    number: int = int(value)  # type: ignore[call-overload]
     if largest is not None and number > largest:
-        raise SettingError(f"{name} must be at most {largest}, got {value!r}")
-    return int(number)
+        raise SettingError(f"{name} must be at most {largest}, got {number}")
+    return number
 
 
 def check_depth(value: object) -> int:
@@ -64,6 +62,6 @@ def check_choice(name: str, value: str, choices: Iterable[str]) -> str:
 
 def check_seed(seed: object) -> int:
     """A whole number of at least 0, or a SettingError."""
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+    if isinstance(seed, bool) or not isinstance(seed, Integral) or seed < 0:
         raise SettingError(f"seed must be a whole number of at least 0, got {seed!r}")
     return int(seed)

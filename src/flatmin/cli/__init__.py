@@ -48,6 +48,9 @@ app.command()(predict)
 
 def main() -> None:
     """Entry point of the command."""
+    # The matrices here are small and flatmin has threads of its own: BLAS threads on top of them
+    # wait for each other (a QR that takes 0.16 s took 15 s on a busy machine).
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         code = app(standalone_mode=False)
     except FlatminError as error:

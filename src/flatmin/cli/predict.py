@@ -16,7 +16,9 @@ DEFAULT_DEPTHS = "2,5,10,20,40"
 
 
 def predict(
-    file: Annotated[str, typer.Argument(help="A table: .csv, .tsv, .parquet or .npz.")],
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="A table: .csv, .tsv, .parquet or .npz.")
+    ],
     target: Annotated[
         list[str], typer.Option(help="The column to predict; repeat for several targets.")
     ],

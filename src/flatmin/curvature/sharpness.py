@@ -57,7 +57,7 @@ def sharpness(
     need Samples, linear ones take either. `start` is a flat vector (or one per network) such as
     the `vector` of an earlier record.
 
-    >>> from flatmin.problem import gaussian_samples
+    >>> from flatmin.generators import gaussian_samples
     >>> from flatmin.network import Architecture
     >>> from flatmin.theory.minimisers import flattest_minimiser
     >>> data = gaussian_samples(seed=0).regression()
@@ -197,7 +197,7 @@ def _within_range(ensemble: Ensemble) -> NDArray[np.bool_]:
     with np.errstate(over="ignore", invalid="ignore"):
         norms = [np.sqrt(np.sum(w * w, axis=(1, 2))) for w in ensemble.layers()]
         size = sum(np.log(np.maximum(norm, 1.0)) for norm in norms)
-    return np.isfinite(size) & (size < 150.0)
+    return np.asarray(np.isfinite(size) & (size < 150.0))
 
 
 def _as_ensemble(

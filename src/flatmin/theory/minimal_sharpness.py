@@ -111,7 +111,7 @@ def minimal_sharpness(
 ) -> MinimalSharpness:
     """S_min exactly, with the paper's bounds.
 
-    >>> from flatmin.problem import whitened_samples
+    >>> from flatmin.generators import whitened_samples
     >>> white = whitened_samples(n=30, d=4, seed=0).regression()
     >>> round(minimal_sharpness(white, depth=6).exact / white.w_star_norm ** (2 - 2 / 6), 12)
     12.0

@@ -101,7 +101,5 @@ def _chain(
 
 
 def _unit(width: int, generator: np.random.Generator | None) -> Float:
-    if generator is None:
-        return np.eye(1, width)[0]
-    vector = generator.standard_normal(width)
-    return np.asarray(vector / np.linalg.norm(vector))
+    vector: Float = np.eye(1, width)[0] if generator is None else generator.standard_normal(width)
+    return vector / np.linalg.norm(vector)

@@ -102,7 +102,7 @@ class Prediction:
 def predict(regression: Regression, depth: int, output_norm: float = 1.0) -> Prediction:
     """Everything the theory says for a depth and |p|, without training.
 
-    >>> from flatmin.problem import gaussian_samples
+    >>> from flatmin.generators import gaussian_samples
     >>> prediction = predict(gaussian_samples(seed=0).regression(), depth=10)
     >>> prediction.minimal.lower <= prediction.exact <= prediction.small_init_sharpness
     True

@@ -1,0 +1,174 @@
+"""`flatmin predict` as a person or a script calls it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flatmin import __version__
+from flatmin.cli import main
+from flatmin.generators import gaussian_samples
+from flatmin.theory.minimal_sharpness import minimal_sharpness, vanishing_scale_limit
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    samples = gaussian_samples(seed=3)
+    path = tmp_path / "data.csv"
+    names = ",".join([*samples.feature_names, "y"])
+    np.savetxt(
+        path,
+        np.column_stack([samples.X, samples.y]),
+        delimiter=",",
+        header=names,
+        comments="",
+        fmt="%.17g",
+    )
+    return path
+
+
+def call(monkeypatch, capsys, *arguments: str) -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "argv", ["flatmin", *map(str, arguments)])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    out, err = capsys.readouterr()
+    return stop.value.code, out, err
+
+
+def test_json(monkeypatch, capsys, table):
+    code, out, err = call(
+        monkeypatch, capsys, "predict", table, "--target", "y", "--depth", "10", "--json"
+    )
+    assert (code, err) == (0, "")
+    result = json.loads(out)
+    data = gaussian_samples(seed=3).regression()
+    exact = minimal_sharpness(data, 10)
+    assert result["minimal_sharpness"]["exact"] == pytest.approx(exact.exact, rel=1e-12)
+    assert result["small_init_sharpness"] == pytest.approx(vanishing_scale_limit(data, 10))
+    assert result["critical_learning_rate"]["exact"] == pytest.approx(2 / exact.exact)
+    assert result["critical_learning_rate"]["paper"] == pytest.approx(2 / exact.lower)
+    assert {
+        "n",
+        "d",
+        "rank",
+        "w_star_norm",
+        "a",
+        "smallest_eigenvalue",
+        "largest_eigenvalue",
+        "condition_number",
+        "risk_min",
+        "depth",
+        "output_norm",
+        "notes",
+    } <= set(result)
+    assert (result["n"], result["d"], result["depth"]) == (50, 5, 10)
+
+
+def test_table_and_figure(monkeypatch, capsys, table, tmp_path):
+    figure = tmp_path / "new" / "depth.png"
+    code, out, _ = call(
+        monkeypatch,
+        capsys,
+        *("predict", table, "--target", "y", "--depth", "10"),
+        *("--depths", "2,5,10,20,40", "--figure", figure),
+    )
+    assert code == 0
+    for words in ("S_min, exact", "Critical learning rate", "no factor 1/2", "cannot settle"):
+        assert words in " ".join(out.split())
+    assert figure.read_bytes().startswith(b"\x89PNG")
+    assert [path.name for path in figure.parent.iterdir()] == ["depth.png"]
+
+
+def test_several_targets(monkeypatch, capsys, tmp_path):
+    samples = gaussian_samples(20, 3, seed=0, targets=2)
+    path = tmp_path / "two.npz"
+    np.savez(path, X=samples.X, Y=samples.y)
+    code, out, _ = call(
+        monkeypatch, capsys, "predict", path, "--target", "Y", "--depth", "4", "--json"
+    )
+    result = json.loads(out)
+    assert code == 0
+    assert result["minimal_sharpness"]["exact"] is None
+    assert result["minimal_sharpness"]["lower"] <= result["minimal_sharpness"]["upper"]
+    assert any("several targets" in note for note in result["notes"])
+    code, out, _ = call(monkeypatch, capsys, "predict", path, "--target", "Y", "--depth", "4")
+    assert code == 0
+    assert "between the bounds" in out
+
+
+BAD = [
+    (["predict", "{table}", "--target", "y", "--depth", "0"], "--depth must be"),
+    (["predict", "{table}", "--target", "y", "--depth", "-3"], "--depth must be"),
+    (["predict", "{table}", "--target", "y", "--depth", "2.5"], "--depth must be"),
+    (["predict", "{table}", "--target", "y", "--depth", "ten"], "--depth must be a number"),
+    (["predict", "{table}", "--target", "y", "--depth", "99999999"], "at most"),
+    (["predict", "{table}", "--target", "y", "--depth", "nan"], "--depth must be"),
+    (["predict", "{table}", "--target", "y"], "--depth is missing"),
+    (["predict", "{table}", "--depth", "3"], "--target"),
+    (["predict", "{table}", "--target", "z", "--depth", "3"], "'z'"),
+    (["predict", "{table}", "--target", "y", "--depth", "3", "--output-norm", "0"], "positive"),
+    (["predict", "{table}", "--target", "y", "--depth", "3", "--output-norm", "x"], "a number"),
+    (["predict", "{table}", "--target", "y", "--depth", "3", "--output-norm", "inf"], "positive"),
+    (["predict", "{table}", "--target", "y", "--depths", "2,a"], "--depths must be a number"),
+    (["predict", "{table}", "--target", "y", "--depths", ","], "--depths must list"),
+    (
+        ["predict", "{table}", "--target", "y", "--depth", "3", "--figure", "x.doc"],
+        "--figure must end in",
+    ),
+    (
+        ["predict", "{table}", "--target", "y", "--depth", "3", "--figure", "{table}/x.png"],
+        "--figure cannot be written",
+    ),
+    (["predict", "{table}", "--target", "y", "--depth", "3", "--colour"], "--colour"),
+    (["predict", "/nowhere/x.csv", "--target", "y", "--depth", "3"], "/nowhere/x.csv"),
+    (["predict"], "FILE"),
+    (["forecast"], "forecast"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD)
+def test_bad_input_is_one_line_and_exit_code_2(monkeypatch, capsys, table, arguments, message):
+    arguments = [argument.format(table=table) for argument in arguments]
+    code, out, err = call(monkeypatch, capsys, *arguments)
+    assert code == 2
+    assert out == ""
+    assert err.startswith("flatmin: ")
+    assert err.count("\n") == 1
+    assert message in err
+
+
+def test_a_bug_keeps_its_traceback(monkeypatch, table):
+    import flatmin.theory.prediction
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(flatmin.theory.prediction, "predict", broken)
+    monkeypatch.setattr(
+        sys, "argv", ["flatmin", "predict", str(table), "--target", "y", "--depth", "3"]
+    )
+    with pytest.raises(ZeroDivisionError):
+        main()
+
+
+def test_the_installed_command_answers_without_heavy_imports():
+    command = Path(sys.executable).with_name("flatmin")
+    answer = subprocess.run([command, "--version"], capture_output=True, text=True, check=True)
+    assert answer.stdout == f"flatmin {__version__}\n"
+    code = (
+        "import sys; sys.argv = ['flatmin', '--help']\n"
+        "from flatmin.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "heavy = {'numpy', 'scipy', 'numba', 'pyarrow', 'matplotlib'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert "predict" in answer.stdout
