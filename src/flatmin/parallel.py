@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 
 def thread_count() -> int:
@@ -21,13 +22,28 @@ def thread_count() -> int:
     return os.cpu_count() or 1
 
 
-def over_blocks(work: Callable[[int], None], blocks: int, threads: int | None = None) -> None:
-    """Call work(block) for every block, on several threads; the first error is raised."""
-    threads = min(threads or thread_count(), blocks)
-    if threads <= 1:
-        for block in range(blocks):
-            work(block)
+def block_ranges(blocks: int, parts: int) -> list[tuple[int, int]]:
+    """Nearly equal ranges (first, last) that cover all blocks.
+
+    >>> block_ranges(5, 2)
+    [(0, 2), (2, 5)]
+    """
+    parts = max(1, min(parts, blocks))
+    cuts = [blocks * part // parts for part in range(parts + 1)]
+    return list(pairwise(cuts))
+
+
+def over_blocks(
+    work: Callable[[int, int], object], blocks: int, threads: int | None = None
+) -> None:
+    """Call work(first, last) on ranges that cover all blocks, one range a thread.
+
+    The first error of any thread is raised.
+    """
+    ranges = block_ranges(blocks, threads or thread_count())
+    if len(ranges) == 1:
+        work(*ranges[0])
         return
-    with ThreadPoolExecutor(threads) as pool:
-        for _ in pool.map(work, range(blocks)):
-            pass
+    with ThreadPoolExecutor(len(ranges)) as pool:
+        for done in [pool.submit(work, *one) for one in ranges]:
+            done.result()

@@ -1,0 +1,1 @@
+"""Weights over time: gradient descent and gradient flow of whole ensembles."""

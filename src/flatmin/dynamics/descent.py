@@ -1,0 +1,344 @@
+"""Gradient descent of an ensemble: every run to its end, in parallel, with or without a trace.
+
+Rounds. All runs still going are packed into blocks of lanes, sorted by the steps they have left; a
+round advances them by a number of steps that grows from round to round; then runs that ended are
+taken out and the rest is packed again. So a run that diverged early costs nothing afterwards.
+Within a round each block is one job for a thread, cut into slices short enough that progress can
+be shown and Ctrl-C answered. Neither rounds, blocks, threads nor slices change a run's bits.
+
+When a run counts as converged. Let lam be the smallest non-zero eigenvalue of Sigma. Near a
+minimiser |grad|^2 >= mu (R - R_min) with mu = 4 lam |b_1|^2, so gradient flow still moves the
+weights by at most 2 |grad| / mu. A run stops when this is below 1e-11 of a lower bound of |W|,
+
+    |grad| <= 1e-11 * 2 lam |b_1|^2 * sqrt(L) (|w*|/|p|)^{1/L},
+
+or below the tolerance given. Every critical point that is not a minimiser has w = 0, hence the
+excess risk of w = 0: a run must also be below half of that, so that it cannot stop at the saddle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from threading import Event, Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from flatmin.checks import check_choice, check_count, check_positive
+from flatmin.curvature.lanes import start_vector
+from flatmin.dynamics import backends
+from flatmin.dynamics.measures import LAYER_MEASURES
+from flatmin.dynamics.outcome import Outcome, Recording, State, Trace
+from flatmin.errors import SettingError
+from flatmin.memory import check_memory
+from flatmin.network import Ensemble, lane_count
+from flatmin.parallel import thread_count
+from flatmin.problem import Regression, Samples
+
+Float = NDArray[np.float64]
+Progress = Callable[[int], None]
+
+CHECK_EVERY = 16
+MAX_STEPS = 10**12
+_ROUNDS = (256, 1024, 4096, 16384)
+# Flops a slice may take: about a tenth of a second.
+_SLICE_FLOPS = 1e9
+
+
+def descend(
+    problem: Regression | Samples,
+    ensemble: Ensemble,
+    learning_rate: ArrayLike,
+    steps: ArrayLike,
+    *,
+    recording: Recording | None = None,
+    tolerance: float | None = None,
+    precision: str = "float64",
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> Outcome:
+    """Gradient descent W <- W - eta grad R(W) of every network of an ensemble.
+
+    `learning_rate` and `steps` are one number or one per network. `tolerance` is a gradient norm
+    at which a run counts as converged (default: the rule of the module). `progress` is called with
+    the number of network steps just taken or saved.
+
+    >>> from flatmin.generators import gaussian_samples
+    >>> from flatmin.network import Architecture
+    >>> from flatmin.initialisation import initialise
+    >>> data = gaussian_samples(seed=0).regression()
+    >>> start = initialise(Architecture.mlp(5, 4), "gaussian", 0.4, 0, [(i,) for i in range(10)])
+    >>> descend(data, start, learning_rate=0.05, steps=5000).count(State.CONVERGED)
+    10
+    """
+    count = len(ensemble)
+    rates = _per_network("learning rate", learning_rate, count, check_positive)
+    budget = _per_network(
+        "steps", steps, count, lambda name, value: check_count(name, value, MAX_STEPS)
+    )
+    kind = np.dtype(check_choice("precision", precision, ("float64", "float32")))
+    backend = backends.choose(problem, ensemble.architecture, tolerance, kind)
+    if recording is not None and precision != "float64":
+        raise SettingError("recording needs precision 'float64', got 'float32'")
+    run = _Run(backend, ensemble, rates, budget, recording)
+    run.finish(threads or thread_count(), progress)
+    return run.outcome()
+
+
+def _per_network(name: str, values: ArrayLike, count: int, check: Any) -> Float:
+    array = np.asarray(values)
+    if array.ndim > 1 or (array.ndim == 1 and array.shape != (count,)):
+        raise SettingError(f"{name} must be one number or one per network ({count})")
+    for value in np.unique(np.atleast_1d(array)):
+        check(name, value.item())
+    return np.broadcast_to(array.astype(float), (count,)).copy()
+
+
+@dataclass
+class _Packed:
+    """One round's networks in lanes: weights, per-lane numbers, start vectors."""
+
+    members: NDArray[np.int64]
+    weights: NDArray[Any]
+    rate: NDArray[Any]
+    left: NDArray[Any]
+    excess: NDArray[Any]
+    gradient: NDArray[Any]
+    distance: NDArray[Any]
+    vectors: Float | None
+
+
+class _Run:
+    """The state of all runs between rounds, one row per network."""
+
+    def __init__(
+        self,
+        backend: backends.Backend,
+        ensemble: Ensemble,
+        rates: Float,
+        budget: Float,
+        recording: Recording | None,
+    ) -> None:
+        self._backend, self._architecture = backend, ensemble.architecture
+        self._flat = ensemble.flat().astype(backend.kind)
+        count, parameters = self._flat.shape
+        self._rate, self._budget, self._left = rates, budget, budget.copy()
+        self._excess, self._gradient, self._distance = np.full((3, count), np.nan)
+        self._stopped = np.zeros(count, dtype=bool)
+        self._taken = 0
+        self._recording = recording
+        self._vectors: Float | None = None
+        if recording is not None:
+            self._prepare_trace(recording, count, parameters)
+
+    def _prepare_trace(self, recording: Recording, count: int, parameters: int) -> None:
+        records = 1 + int(self._budget.max()) // recording.every
+        depth = self._architecture.depth
+        names = [name for name in recording.quantities if name != "sharpness"]
+        if "sharpness" in recording.quantities:
+            names += ["sharpness", "sharpness_residual", "sharpness_products"]
+            dimension = self._backend.range_dimension
+            self._vectors = np.tile(start_vector(dimension), (count, 1))
+        shapes = {name: (records, count) for name in names if name not in LAYER_MEASURES}
+        tall: dict[str, tuple[int, ...]] = {
+            name: (records, count, depth - (name in ("alignment", "drift")))
+            for name in recording.layers
+        }
+        shapes.update(tall)  # type: ignore[arg-type]
+        numbers = sum(float(np.prod(shape)) for shape in shapes.values())
+        check_memory(
+            f"a trace of {records} records of {count} networks",
+            8 * numbers + 32 * count * parameters,
+        )
+        self._values = {name: np.full(shape, np.nan) for name, shape in shapes.items()}
+        self._steps = np.arange(records, dtype=np.int64) * recording.every
+        self._initial = self._architecture.split(self._flat.astype(float))
+
+    def finish(self, threads: int, progress: Progress | None) -> None:
+        """Rounds until every run has ended."""
+        total = int(self._budget.sum())
+        reported = 0
+        if self._recording is not None:
+            self._record_start(threads)
+        rounds = iter(_ROUNDS)
+        length = next(rounds)
+        while not self._stopped.all():
+            self._round(length, threads, progress)
+            length = next(rounds, length)
+        if progress is not None:
+            # Steps that early ends have saved count as done.
+            reported = int((self._budget - self._left).sum())
+            progress(total - reported)
+
+    def _round(self, length: int, threads: int, progress: Progress | None) -> None:
+        """Advance every run still going by `length` steps, rounded up to whole records."""
+        if self._recording is not None:
+            every = self._recording.every
+            length = -(-length // every) * every
+        packed = self._pack(threads)
+        blocks, _, lanes = packed.weights.shape
+        cancelled, lock = Event(), Lock()
+
+        def work(block: int) -> None:
+            done = 0
+            slice_steps = self._slice_steps(lanes)
+            while done < length and not cancelled.is_set():
+                steps = min(slice_steps, length - done)
+                before = packed.left[block].sum()
+                self._advance(packed, block, self._taken + done, steps)
+                done += steps
+                if progress is not None:
+                    with lock:
+                        progress(int(before - packed.left[block].sum()))
+                if not np.any((packed.rate[block] > 0) & (packed.left[block] > 0)):
+                    break
+
+        if threads == 1 or blocks == 1:
+            for block in range(blocks):
+                work(block)
+        else:
+            with ThreadPoolExecutor(min(threads, blocks)) as pool:
+                jobs = [pool.submit(work, block) for block in range(blocks)]
+                try:
+                    waiting = set(jobs)
+                    while waiting:
+                        finished, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                        for job in finished:
+                            job.result()
+                except BaseException:
+                    cancelled.set()
+                    for job in jobs:
+                        job.cancel()
+                    raise
+        self._unpack(packed)
+        self._taken += length
+
+    def _slice_steps(self, lanes: int) -> int:
+        """Steps a slice takes: whole records if there is a recording."""
+        cost = self._backend.step_flops * lanes
+        every = 1
+        if self._recording is not None:
+            every = self._recording.every
+            # A sharpness costs about ten steps.
+            cost *= 1 + 10 / every if self._vectors is not None else 1
+        return max(1, int(_SLICE_FLOPS / cost / every)) * every
+
+    def _advance(self, packed: _Packed, block: int, begin: int, steps: int) -> None:
+        """Steps of one block, with its records."""
+        if self._recording is None:
+            self._backend.advance(packed, block, begin, steps)
+            return
+        every, recording = self._recording.every, self._recording
+        # With layer quantities, one record at a time; otherwise the whole slice is compiled.
+        count = 1 if recording.layers else steps // every
+        for _ in range(steps // every // count):
+            rows = self._backend.trace(packed, block, begin, every, count, recording)
+            self._keep(packed, block, begin // every + 1, rows)
+            begin += every * count
+
+    def _keep(self, packed: _Packed, block: int, first: int, rows: Float) -> None:
+        """Put a block's records `[record, quantity, lane]` where they belong."""
+        lanes = rows.shape[2]
+        members = packed.members[block * lanes : (block + 1) * lanes]
+        where = slice(first, min(first + rows.shape[0], len(self._steps)))
+        rows = rows[: where.stop - where.start, :, : len(members)]
+        columns = ["risk", "distance", "gradient", *_SHARPNESS_COLUMNS][: rows.shape[1]]
+        for column, name in enumerate(columns):
+            if name in self._values:
+                values = rows[:, column]
+                self._values[name][where, members] = (
+                    np.sqrt(values) if name == "gradient" else values
+                )
+        assert self._recording is not None
+        if self._recording.layers and rows.shape[0]:
+            flat = packed.weights[block].T[: len(members)].astype(float)
+            alive = ~np.isnan(rows[0, 0])
+            if alive.any():
+                self._keep_layers(first, members[alive], flat[alive])
+
+    def _keep_layers(self, record: int, members: NDArray[np.int64], flat: Float) -> None:
+        assert self._recording is not None
+        layers = self._architecture.split(flat)
+        initial = [w[members] for w in self._initial]
+        for name in self._recording.layers:
+            self._values[name][record, members] = LAYER_MEASURES[name](layers, initial)
+
+    def _record_start(self, threads: int) -> None:
+        """Record 0: the initial weights."""
+        assert self._recording is not None
+        packed = self._pack(threads)
+        for block in range(packed.weights.shape[0]):
+            rows = self._backend.trace(packed, block, 0, 0, 1, self._recording)
+            self._keep(packed, block, 0, rows)
+        self._unpack(packed)
+
+    def _pack(self, threads: int) -> _Packed:
+        """Runs still going, sorted by steps left so that the lanes of a block end together."""
+        going = np.flatnonzero(~self._stopped)
+        members = going[np.argsort(self._left[going], kind="stable")]
+        # Enough blocks for every thread.
+        lanes = lane_count(self._flat.shape[1], -(-len(members) // threads))
+        packed = Ensemble.from_flat(
+            self._architecture, self._flat[members], lanes, self._backend.kind
+        )
+
+        def column(values: Float) -> NDArray[Any]:
+            padded = np.zeros(packed.lanes.shape[0] * lanes, dtype=self._backend.kind)
+            padded[: len(members)] = values[members]
+            return padded.reshape(-1, lanes)
+
+        vectors = None
+        if self._vectors is not None:
+            vectors = np.zeros((packed.lanes.shape[0] * lanes, self._vectors.shape[1]))
+            vectors[: len(members)] = self._vectors[members]
+            vectors = np.ascontiguousarray(
+                vectors.reshape(-1, lanes, vectors.shape[1]).transpose(0, 2, 1)
+            )
+        return _Packed(
+            members,
+            packed.lanes,
+            column(self._rate),
+            column(self._left),
+            column(self._excess),
+            column(self._gradient),
+            column(self._distance),
+            vectors,
+        )
+
+    def _unpack(self, packed: _Packed) -> None:
+        members, count = packed.members, len(packed.members)
+        rows = packed.weights.transpose(0, 2, 1).reshape(-1, packed.weights.shape[1])
+        self._flat[members] = rows[:count]
+        for name in ("left", "excess", "gradient", "distance"):
+            getattr(self, f"_{name}")[members] = getattr(packed, name).ravel()[:count]
+        if packed.vectors is not None and self._vectors is not None:
+            rows = packed.vectors.transpose(0, 2, 1).reshape(-1, packed.vectors.shape[1])
+            self._vectors[members] = rows[:count]
+        ended = (packed.rate.ravel()[:count] == 0) | (packed.left.ravel()[:count] <= 0)
+        self._stopped[members] = ended
+
+    def outcome(self) -> Outcome:
+        """The record of the end."""
+        state = np.where(
+            ~np.isfinite(self._excess),
+            State.DIVERGED.value,
+            np.where(self._left > 0, State.CONVERGED.value, State.STEPPED_OUT.value),
+        )
+        trace = None
+        if self._recording is not None:
+            trace = Trace(self._steps, self._values)
+        return Outcome(
+            Ensemble.from_flat(self._architecture, self._flat.astype(float)),
+            state,
+            (self._budget - self._left).astype(np.int64),
+            self._excess,
+            self._distance,
+            np.sqrt(self._gradient),
+            trace,
+        )
+
+
+_SHARPNESS_COLUMNS = ("sharpness", "sharpness_residual", "sharpness_products")

@@ -1,0 +1,102 @@
+"""What a run leaves behind: final weights, how it ended, and the trace that was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flatmin.checks import check_choice, check_count
+from flatmin.dynamics.measures import LAYER_MEASURES
+from flatmin.network import Ensemble
+
+Float = NDArray[np.float64]
+
+NETWORK_MEASURES = ("risk", "distance", "gradient", "sharpness")
+MEASURES = (*NETWORK_MEASURES, *LAYER_MEASURES)
+
+
+class State(StrEnum):
+    """How a run ended. The values are the words a user reads."""
+
+    CONVERGED = "converged"
+    DIVERGED = "diverged"
+    STEPPED_OUT = "stepped out"
+    TIME_REACHED = "time reached"
+    STALLED = "stalled"
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What to record, every so many steps (0, every, 2 every, ...).
+
+    risk is the excess risk R - R_min, distance |w - w*|^2, gradient |grad R|; sharpness is measured
+    to the relative residual `sharpness_tolerance`, each time from the last eigenvector.
+    """
+
+    every: int
+    quantities: Sequence[str] = ("risk", "distance")
+    sharpness_tolerance: float = 1e-6
+
+    def __post_init__(self) -> None:
+        check_count("record every", self.every)
+        for name in self.quantities:
+            check_choice("recorded quantity", name, MEASURES)
+
+    @property
+    def layers(self) -> list[str]:
+        """The quantities that are measured layer by layer."""
+        return [name for name in self.quantities if name in LAYER_MEASURES]
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """Recorded quantities: `values[name]` is `[record, network]`, or `[record, network, layer]`.
+
+    `step[record]` counts steps; for flows `time[record, network]` is the time. After the end of a
+    run its entries are NaN.
+    """
+
+    step: NDArray[np.int64]
+    values: dict[str, Float] = field(repr=False)
+
+    def frame(self, network: int = 0) -> Any:
+        """One network's trace as a pandas frame; layered quantities become name_1, name_2, ..."""
+        import pandas as pd
+
+        columns: dict[str, Any] = {"step": self.step}
+        for name, values in self.values.items():
+            if values.ndim == 2:
+                columns[name] = values[:, network]
+            else:
+                for k in range(values.shape[2]):
+                    columns[f"{name}_{k + 1}"] = values[:, network, k]
+        frame = pd.DataFrame(columns)
+        return frame.dropna(subset=list(columns)[1:], how="all").reset_index(drop=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """The end of every run of an ensemble, in the order given."""
+
+    ensemble: Ensemble
+    state: NDArray[np.str_]
+    steps: NDArray[np.int64]
+    excess_risk: Float
+    distance: Float
+    gradient: Float
+    trace: Trace | None = None
+    extras: dict[str, Float] = field(default_factory=dict, repr=False)
+
+    def count(self, state: State) -> int:
+        """How many runs ended so."""
+        return int(np.sum(self.state == state.value))
+
+    @property
+    def converged(self) -> NDArray[np.bool_]:
+        """Which runs converged."""
+        return np.asarray(self.state == State.CONVERGED.value)
