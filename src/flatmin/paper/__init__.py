@@ -1,0 +1,1 @@
+"""The paper: its data, and later its studies, figures and claims."""
