@@ -122,7 +122,7 @@ BAD = [
     ),
     (
         ["predict", "{table}", "--target", "y", "--depth", "3", "--figure", "{table}/x.png"],
-        "--figure cannot be written",
+        "cannot be made",
     ),
     (["predict", "{table}", "--target", "y", "--depth", "3", "--colour"], "--colour"),
     (["predict", "/nowhere/x.csv", "--target", "y", "--depth", "3"], "/nowhere/x.csv"),

@@ -27,6 +27,7 @@ from numpy.typing import ArrayLike, NDArray
 from flatmin.activations import ACTIVATIONS, Activation
 from flatmin.checks import check_choice, check_count, check_depth, check_positive
 from flatmin.errors import SettingError
+from flatmin.seeds import generator
 
 Float = NDArray[np.float64]
 
@@ -154,6 +155,13 @@ class Architecture:
             if array.shape[-2:] != shape:
                 raise SettingError(f"W_{k} must have shape {shape}, got {array.shape[-2:]}")
         return np.concatenate([a.reshape(*a.shape[:-2], -1) for a in arrays], axis=-1)
+
+
+def residual_output_vector(inputs: int, seed: int) -> Float:
+    """A random unit vector p for a residual network: Gaussian, divided by its norm."""
+    p = generator(seed, "output vector").standard_normal(inputs)
+    unit: Float = p / np.linalg.norm(p)
+    return unit
 
 
 def lane_count(parameters: int, networks: int) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatmin.errors import SettingError
+from flatmin.atomic import writing
 from flatmin.theory.prediction import Prediction
 
 if TYPE_CHECKING:
@@ -30,15 +30,9 @@ def new_figure(columns: int, width: float = 8.0, height: float = 3.4) -> tuple[F
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a figure whole or not at all: to a temporary name, then renamed."""
-    temporary = path.with_name(f".{path.stem}.part{path.suffix}")
-    try:
+    """Write a figure; its format is that of the path's suffix."""
+    with writing(path) as temporary:
         figure.savefig(temporary, dpi=150)
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        reason = error.strerror or str(error)
-        raise SettingError(f"the figure {str(path)!r} cannot be written: {reason}") from None
 
 
 def depth_figure(predictions: Sequence[Prediction]) -> Figure:
@@ -76,3 +70,42 @@ def plain_log_ticks(axis: Any) -> None:
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())
+
+
+def training_figure(
+    trace: Any, title: str, edge: float | None, least: float | None, x: str = "step"
+) -> Figure:
+    """One run: distance and risk; sharpness with 2/eta and S_min; layer norms and alignment."""
+    figure, (left, middle, right) = new_figure(3, width=12.0, height=3.6)
+    figure.suptitle(title)
+    along = trace[x]
+    for name, colour, label in (
+        ("distance", BLUE, "|w - w*|²"),
+        ("risk", ORANGE, "risk - R_min"),
+    ):
+        if name in trace and (trace[name] > 0).any():
+            left.plot(along, trace[name].where(trace[name] > 0), color=colour, label=label)
+    left.set(xlabel=x, ylabel="distance and excess risk", yscale="log")
+    if "sharpness" in trace:
+        middle.plot(along, trace["sharpness"], color=BLUE, label="sharpness")
+    if edge is not None:
+        middle.axhline(edge, color=RED, ls="--", label="2 / learning rate")
+    if least is not None:
+        middle.axhline(least, color=GREEN, ls=":", label="S_min, exact")
+    middle.set(xlabel=x, ylabel="sharpness", yscale="log")
+    plain_log_ticks(middle.yaxis)
+    norms = [name for name in trace if name.startswith("spectral_norm")]
+    aligned = [name for name in trace if name.startswith("alignment")]
+    for names, colour, label in (
+        (norms, BLUE, "layer norms |W_k|"),
+        (aligned, ORANGE, "alignment"),
+    ):
+        for i, name in enumerate(names):
+            right.plot(along, trace[name], color=colour, lw=0.9, label=label if i == 0 else None)
+    right.set(xlabel=x, ylabel="per layer", ylim=(0.0, None))
+    for panel in (left, middle, right):
+        if panel.get_legend_handles_labels()[1]:
+            panel.legend(frameon=False, fontsize=8)
+        if x == "time":
+            panel.set_xscale("symlog", linthresh=1.0)
+    return figure

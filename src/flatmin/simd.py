@@ -22,7 +22,6 @@ from numba.core import cgutils
 from numba.extending import intrinsic as _intrinsic
 from numba.extending import models, register_model
 
-
 # Intrinsics exist for the compiler only, so they have no useful Python type.
 intrinsic: Any = _intrinsic
 

@@ -14,7 +14,9 @@ from typing import Annotated
 import typer
 
 from flatmin import __version__
+from flatmin.cli.bench import bench
 from flatmin.cli.predict import predict
+from flatmin.cli.train import train
 from flatmin.errors import FlatminError
 
 app = typer.Typer(
@@ -44,6 +46,8 @@ def _root(
 
 
 app.command()(predict)
+app.command()(train)
+app.command()(bench)
 
 
 def main() -> None:

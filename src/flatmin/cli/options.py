@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from flatmin.atomic import make_directory
 from flatmin.checks import check_depth
 from flatmin.errors import SettingError
 
@@ -44,11 +45,25 @@ def figure_path(text: str) -> Path:
         raise SettingError(f"--figure must end in .png, .pdf or .svg, got {text!r}")
     if path.is_dir():
         raise SettingError(f"--figure must name a file, got the folder {text!r}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise SettingError(
-            f"--figure cannot be written to {str(path.parent)!r}: {reason}"
-        ) from None
+    make_directory(path.parent)
     return path
+
+
+def whole(name: str, text: str, least: int = 1) -> int:
+    """A whole number from the command line; 1e6 is understood."""
+    value = number(name, text)
+    if value != value // 1 or value < least:
+        raise SettingError(f"{name} must be a whole number of at least {least}, got {text!r}")
+    return int(value)
+
+
+def learning_rate(text: str, critical: float) -> float:
+    """A learning rate: a number, `critical`, or a multiple of it such as `0.5critical`."""
+    if text.endswith("critical"):
+        factor = text.removesuffix("critical")
+        rate = (number("--learning-rate", factor) if factor else 1.0) * critical
+    else:
+        rate = number("--learning-rate", text)
+    if not 0.0 < rate < float("inf"):
+        raise SettingError(f"--learning-rate must be a positive number, got {text!r}")
+    return rate

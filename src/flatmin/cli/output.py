@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 
 def number(value: float) -> str:
@@ -33,3 +35,25 @@ def print_lines(sentence: str, notes: Iterable[str] = ()) -> None:
     console.print(Text(sentence, style="bold"))
     for note in notes:
         console.print(Text(f"- {note}"))
+
+
+@contextmanager
+def progress_bar(
+    label: str, total: int, quiet: bool = False
+) -> Iterator[Callable[[int], None] | None]:
+    """A bar on standard error with rate and time left; nothing if quiet or not at a terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(label, total=total)
+        yield lambda amount: progress.update(task, advance=amount)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +11,7 @@ from flatmin.errors import SettingError
 
 if TYPE_CHECKING:
     from flatmin.theory.prediction import Prediction
+    from flatmin.working_rate import WorkingRate
 
 DEFAULT_DEPTHS = "2,5,10,20,40"
 
@@ -33,6 +34,15 @@ def predict(
     figure: Annotated[
         str | None, typer.Option(help="Draw S_min and the critical rate against depth here.")
     ] = None,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Also measure the largest rate that works.")
+    ] = False,
+    init: Annotated[str, typer.Option(help="Initialisation to measure from.")] = "gaussian",
+    scale: Annotated[str, typer.Option(help="Its scale.")] = "0.35",
+    share: Annotated[str, typer.Option(help="Share of runs that must converge.")] = "0.95",
+    runs: Annotated[str, typer.Option(help="Networks to measure with.")] = "200",
+    steps: Annotated[str, typer.Option(help="Steps each run may take.")] = "5000",
+    seed: Annotated[str, typer.Option(help="Seed of the measurement.")] = "0",
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """How flat the minima can be and the largest learning rate that can work, without training."""
@@ -42,6 +52,14 @@ def predict(
     chosen = options.depth(depth) if depth is not None else compared[0]
     norm = options.number("--output-norm", output_norm)
     path = None if figure is None else options.figure_path(figure)
+    wanted = {
+        "init": init,
+        "scale": options.number("--scale", scale),
+        "share": options.number("--share", share),
+        "runs": options.whole("--runs", runs),
+        "steps": options.whole("--steps", steps),
+        "seed": options.whole("--seed", seed, least=0),
+    }
 
     from flatmin.problem import read_regression
     from flatmin.theory.prediction import predict as predict_for
@@ -53,25 +71,66 @@ def predict(
         from flatmin.plots import depth_figure, save
 
         save(depth_figure(others), path)
+    working = _measure(prediction, wanted, quiet=json) if measure else None
     if json:
-        _print_json(prediction, others)
+        _print_json(prediction, others, working)
     else:
-        _print_table(prediction, others)
+        _print_table(prediction, others, working)
         if path is not None:
             print(f"figure: {path}")
 
 
-def _print_json(prediction: Prediction, others: list[Prediction]) -> None:
+def _measure(prediction: Prediction, wanted: dict[str, Any], quiet: bool) -> WorkingRate:
+    """The working rate from an initialisation, with a progress bar."""
+    from flatmin.cli.output import progress_bar
+    from flatmin.network import Architecture, residual_output_vector
+    from flatmin.working_rate import network_steps, working_rate
+
+    data, depth, norm = prediction.regression, prediction.depth, prediction.output_norm
+    if data.targets > 1:
+        raise SettingError("--measure is for one target")
+    if wanted["init"] == "residual":
+        p = norm * residual_output_vector(data.d, wanted["seed"])
+        network = Architecture.residual(data.d, depth, p)
+    else:
+        network = Architecture(data.d, (*[data.d] * (depth - 1), 1), (norm,))
+    total = network_steps(wanted["runs"], wanted["steps"])
+    with progress_bar("measuring", total, quiet) as progress:
+        return working_rate(data, network, progress=progress, **wanted)
+
+
+def _advice(prediction: Prediction, working: WorkingRate | None) -> str:
+    if working is None:
+        return prediction.advice()
+    ceiling = f"Nothing above {prediction.critical_rate:.4g} can converge"
+    if working.value == 0.0:
+        return (
+            f"{ceiling}; from this initialisation no rate worked in "
+            f"{100 * working.wanted_share:g} % of runs within {working.steps} steps."
+        )
+    return (
+        f"{ceiling}; from this initialisation {working.value:.4g} works in "
+        f"{100 * working.wanted_share:g} % of runs."
+    )
+
+
+def _print_json(
+    prediction: Prediction, others: list[Prediction], working: WorkingRate | None
+) -> None:
     from json import dumps
 
-    result = prediction.as_dict()
+    result = prediction.as_dict() | {"advice": _advice(prediction, working)}
+    if working is not None:
+        result["working_learning_rate"] = working.as_dict()
     if others:
         keep = ("depth", "minimal_sharpness", "small_init_sharpness", "critical_learning_rate")
         result["depths"] = [{key: other.as_dict()[key] for key in keep} for other in others]
     print(dumps(result, indent=2, allow_nan=False))
 
 
-def _print_table(prediction: Prediction, others: list[Prediction]) -> None:
+def _print_table(
+    prediction: Prediction, others: list[Prediction], working: WorkingRate | None
+) -> None:
     from flatmin.cli.output import number, print_lines, print_table
 
     data, minimal = prediction.regression, prediction.minimal
@@ -93,6 +152,11 @@ def _print_table(prediction: Prediction, others: list[Prediction]) -> None:
     rows.append(("Critical learning rate 2/S_min", number(prediction.critical_rate)))
     if prediction.paper_rate is not None:
         rows.append(("  as the paper approximates it", number(prediction.paper_rate)))
+    if working is not None:
+        interval = f"{number(working.low)} to {number(working.high)}"
+        seen = f"{100 * working.share:.3g} % of {working.runs} runs in {working.steps} steps"
+        rows.append(("Measured working rate", f"{number(working.value)} ({interval})"))
+        rows.append(("  at which converged", seen))
     print_table(("Before training", ""), rows)
     if others:
         print_table(
@@ -108,4 +172,4 @@ def _print_table(prediction: Prediction, others: list[Prediction]) -> None:
                 for other in others
             ],
         )
-    print_lines(prediction.advice(), prediction.notes())
+    print_lines(_advice(prediction, working), prediction.notes())

@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flatmin.checks import check_positive
+from flatmin.curvature import sharpness
 from flatmin.curvature.lanes import BASIS, layout, start_vector
 from flatmin.errors import SettingError
-from flatmin.network import Architecture
+from flatmin.network import Architecture, Ensemble
 from flatmin.problem import Regression, Samples
 
 Float = NDArray[np.float64]
@@ -23,6 +24,8 @@ CHECK_EVERY = 16
 # Beyond this excess risk a run has diverged: no product in a step overflows before it is seen.
 _LIMITS = {"float64": 1e60, "float32": 1e25}
 _RELATIVE_MOVE = 1e-11
+# Where no rule from the data is known, this gradient norm counts as converged.
+_DEFAULT_GRADIENT = 1e-12
 
 
 class Backend(Protocol):
@@ -62,7 +65,129 @@ def choose(
     if architecture.linear and architecture.output is not None:
         regression = problem.regression() if isinstance(problem, Samples) else problem
         return LinearBackend(regression, architecture, tolerance, kind)
-    raise SettingError("not yet")
+    if not architecture.linear and not isinstance(problem, Samples):
+        raise SettingError("a non-linear network needs the samples, not only their summary")
+    return SamplesBackend(problem, architecture, tolerance, kind)
+
+
+class SamplesBackend:
+    """Non-linear networks, and linear ones with several outputs (`samples_kernel`).
+
+    The latter need only Sigma and P*: d rows of sqrt(d) Sigma^{1/2} stand in for the samples.
+    """
+
+    def __init__(
+        self,
+        problem: Regression | Samples,
+        architecture: Architecture,
+        tolerance: float | None,
+        kind: np.dtype[Any],
+    ) -> None:
+        from flatmin.dynamics.samples_kernel import ACTIVATION_CODES
+
+        self.kind, self._architecture, self._problem = kind, architecture, problem
+        regression = problem.regression() if isinstance(problem, Samples) else problem
+        self._w_star = np.atleast_2d(regression.w_star.T)
+        if architecture.linear:
+            X = np.sqrt(regression.d) * regression.sigma_root
+            y, floor, p = X @ self._w_star.T, 0.0, np.empty(0)
+        else:
+            assert isinstance(problem, Samples)
+            X, y, floor, p = problem.X, problem.y[:, None], regression.risk_min, architecture.p
+        self.step_flops = 6.0 * architecture.parameters * len(X)
+        if not architecture.linear:
+            self.step_flops *= 3.0  # activations cost as much again and more
+        self.range_dimension = architecture.parameters
+        self._shared = (
+            np.array([architecture.inputs, *architecture.widths], dtype=np.int64),
+            p.astype(kind),
+            np.ascontiguousarray(X, dtype=kind),
+            np.ascontiguousarray(y.T, dtype=kind),
+            ACTIVATION_CODES[architecture.activation_name],
+            floor,
+        )
+        excess = regression.risk_at_zero - regression.risk_min
+        # With several outputs other saddles lie between w = 0 and a minimiser.
+        settled = (0.5 if architecture.output is not None else 1e-6) * excess
+        square = (_DEFAULT_GRADIENT if tolerance is None else tolerance) ** 2
+        self._stop = (CHECK_EVERY, square, settled, _LIMITS[kind.name])
+
+    def advance(self, packed: Any, block: int, begin: int, steps: int) -> None:
+        """Steps by the compiled kernel."""
+        from flatmin.dynamics.samples_kernel import descend_samples
+
+        lanes = packed.weights.shape[2]
+        descend_samples(
+            (self.kind.type(0),) * lanes,
+            packed.weights,
+            *self._shared,
+            packed.rate,
+            packed.left,
+            packed.excess,
+            packed.gradient,
+            begin,
+            steps,
+            *self._stop,
+            block,
+            block + 1,
+        )
+        diverged = ~np.isfinite(packed.gradient[block])
+        packed.excess[block][diverged] = np.inf
+        flat = np.where(diverged[:, None], 0.0, packed.weights[block].T.astype(float))
+        packed.distance[block] = np.where(diverged, np.inf, self._distance(flat))
+
+    def _distance(self, flat: Float) -> Float:
+        """|P - P*|_F^2; NaN for non-linear networks, which have no P."""
+        if not self._architecture.linear:
+            return np.full(len(flat), np.nan)
+        layers = self._architecture.split(flat)
+        product = layers[0]
+        for w in layers[1:]:
+            product = w @ product
+        return np.asarray(np.sum((product - self._w_star) ** 2, axis=(1, 2)))
+
+    def trace(
+        self, packed: Any, block: int, begin: int, every: int, records: int, recording: Any
+    ) -> Float:
+        """Records one at a time; sharpness by Lanczos from the last eigenvector."""
+        sharp = packed.vectors is not None
+        lanes = packed.weights.shape[2]
+        out = np.full((records, 6 if sharp else 3, lanes), np.nan)
+        for record in range(records):
+            before = packed.left[block].copy()
+            if not np.any((packed.rate[block] > 0) & (before > 0)):
+                break
+            self.advance(packed, block, begin + record * every, every)
+            whole = (before - packed.left[block] == every) & np.isfinite(packed.excess[block])
+            if every == 0:
+                whole &= packed.rate[block] > 0
+            rows = [packed.excess[block], packed.distance[block], packed.gradient[block]]
+            if sharp and whole.any():
+                rows += self._sharpness(packed, block, whole, recording.sharpness_tolerance)
+            for column, row in enumerate(rows):
+                out[record, column, whole] = row[whole]
+        return out
+
+    def _sharpness(
+        self, packed: Any, block: int, whole: NDArray[np.bool_], tolerance: float
+    ) -> list[Float]:
+        flat = packed.weights[block].T[whole]
+        start = packed.vectors[block].T[whole]
+        found = sharpness(
+            self._problem,
+            Ensemble.from_flat(self._architecture, flat),
+            tolerance=tolerance,
+            # A little of everything, so that an eigenvector that overtakes is noticed.
+            start=start + 0.1 * self._probe(),
+        )
+        columns = np.full((3, len(whole)), np.nan)
+        columns[:, whole] = found.value, found.residual, found.products
+        packed.vectors[block][:, whole] = found.vector.T
+        return list(columns)
+
+    def _probe(self) -> Float:
+        probe = start_vector(self.range_dimension)
+        return probe / np.linalg.norm(probe)
 
 
 class LinearBackend:

@@ -1,0 +1,157 @@
+"""`flatmin train`: one run, followed by what it did."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flatmin.cli import options
+from flatmin.errors import SettingError
+
+if TYPE_CHECKING:
+    from flatmin.training import Training
+
+
+def train(
+    file: Annotated[
+        str | None,
+        typer.Argument(metavar="FILE", help="A table; without it, the paper's data."),
+    ] = None,
+    target: Annotated[list[str] | None, typer.Option(help="The column to predict.")] = None,
+    features: Annotated[
+        list[str] | None, typer.Option(help="A feature column; repeat. Default: all others.")
+    ] = None,
+    depth: Annotated[str, typer.Option(help="Number of layers L.")] = "10",
+    width: Annotated[str | None, typer.Option(help="Width of hidden layers.")] = None,
+    activation: Annotated[str, typer.Option(help="linear, gelu-tanh, gelu-erf, tanh, ...")] = (
+        "linear"
+    ),
+    init: Annotated[
+        str,
+        typer.Option(help="gaussian, residual, zero-layer, balanced, flattest or minimiser."),
+    ] = "gaussian",
+    scale: Annotated[str, typer.Option(help="Scale of the initialisation.")] = "0.35",
+    learning_rate: Annotated[
+        str | None, typer.Option(help="A number, or critical, or 0.5critical.")
+    ] = None,
+    flow: Annotated[bool, typer.Option("--flow", help="Gradient flow instead of descent.")] = False,
+    steps: Annotated[str | None, typer.Option(help="Largest number of steps.")] = None,
+    seed: Annotated[str, typer.Option(help="Seed of the initial weights.")] = "0",
+    record_every: Annotated[str | None, typer.Option(help="Steps between records.")] = None,
+    out: Annotated[str | None, typer.Option(help="Write trace, weights and figure here.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Train one network by gradient descent or gradient flow and report its sharpness."""
+    if (learning_rate is None) == (not flow):
+        raise SettingError("give either --learning-rate or --flow")
+    layers = options.depth(depth)
+    hidden = None if width is None else options.whole("--width", width)
+    size = options.number("--scale", scale)
+    limit = options.whole("--steps", steps or ("100000" if flow else "10000"))
+    every = None if record_every is None else options.whole("--record-every", record_every)
+    begin = options.whole("--seed", seed, least=0)
+
+    problem = _problem(file, target, features)
+    network = _architecture(problem, layers, hidden, activation, init, begin, file is None)
+    rate = None
+    if learning_rate is not None:
+        rate = options.learning_rate(learning_rate, _critical_rate(problem, network))
+
+    from flatmin.cli.output import progress_bar
+    from flatmin.training import train as run
+
+    with progress_bar("training", limit, quiet=json) as progress:
+        report = run(
+            problem,
+            network,
+            init=init,
+            scale=size,
+            seed=begin,
+            learning_rate=rate,
+            steps=limit,
+            record_every=every,
+            progress=progress,
+        )
+    written = report.save(Path(out)) if out is not None else []
+    if json:
+        from json import dumps
+
+        print(dumps(report.as_dict(), indent=2, allow_nan=False))
+    else:
+        _print_table(report)
+        for path in written:
+            print(path)
+
+
+def _problem(file: str | None, target: list[str] | None, features: list[str] | None) -> Any:
+    if file is None:
+        if target or features:
+            raise SettingError("--target and --features need a FILE")
+        from flatmin.paper.data import paper_samples
+
+        return paper_samples("linear")
+    if not target:
+        raise SettingError("--target is missing: the column to predict")
+    from flatmin.problem import read_samples
+
+    return read_samples(file, target if len(target) > 1 else target[0], features)
+
+
+def _architecture(
+    problem: Any,
+    depth: int,
+    width: int | None,
+    activation: str,
+    init: str,
+    seed: int,
+    paper: bool,
+) -> Any:
+    from flatmin.network import Architecture
+
+    if problem.targets > 1:
+        return Architecture.multivariate(problem.d, depth, problem.targets, width)
+    if init == "residual" and activation == "linear" and width in (None, problem.d):
+        from flatmin.network import residual_output_vector
+
+        if paper:
+            from flatmin.paper.data import paper_output_vector
+
+            return Architecture.residual(problem.d, depth, paper_output_vector())
+        return Architecture.residual(problem.d, depth, residual_output_vector(problem.d, seed))
+    return Architecture.mlp(problem.d, depth, width, activation)
+
+
+def _critical_rate(problem: Any, network: Any) -> float:
+    from flatmin.theory.prediction import predict
+
+    return predict(problem.regression(), network.depth, network.output_norm).critical_rate
+
+
+def _print_table(report: Training) -> None:
+    from flatmin.cli.output import number, print_lines, print_table
+    from flatmin.theory.minimal_sharpness import CONVENTION
+
+    outcome, final, first = report.outcome, report.final_sharpness, report.initial_sharpness
+    rows = [
+        ("State", report.state),
+        ("Steps", str(int(outcome.steps[0]))),
+        ("Final risk above R_min", number(outcome.excess_risk[0])),
+        ("Distance |w - w*|²", number(outcome.distance[0])),
+        ("Gradient norm", number(outcome.gradient[0])),
+        ("Sharpness", f"{number(final.value)} +- {final.residual:.1e}"),
+        ("  at initialisation", f"{number(first.value)} +- {first.residual:.1e}"),
+    ]
+    if report.minimal_sharpness is not None:
+        rows.append(("  S_min, exact", number(report.minimal_sharpness)))
+    if report.edge is not None:
+        rows.append(("  2 / learning rate", number(report.edge)))
+    if "time" in outcome.extras:
+        rows.append(("Time", number(outcome.extras["time"][0])))
+        rows.append(("Drift of the invariants", number(outcome.extras["drift"][0])))
+    print_table(("After training", ""), rows)
+    notes = [f"sharpness: {CONVENTION}"]
+    if not report.architecture.linear:
+        notes.append("S_min is that of linear networks of the same depth")
+    print_lines(report.interpretation(), notes)

@@ -1,0 +1,209 @@
+"""One run from its settings to what a person wants to know about it.
+
+`train` draws the initial weights, runs gradient descent or gradient flow with a trace, measures
+the sharpness at both ends, and returns a report that prints, saves and serialises itself.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flatmin.atomic import make_directory, writing
+from flatmin.curvature import Sharpness, sharpness
+from flatmin.dynamics.descent import Progress, descend
+from flatmin.dynamics.flow import flow
+from flatmin.dynamics.outcome import Outcome, Recording, State
+from flatmin.initialisation import initialise
+from flatmin.network import Architecture, Ensemble
+from flatmin.problem import Regression, Samples
+from flatmin.theory.minimal_sharpness import CONVENTION
+from flatmin.theory.prediction import predict
+
+Float = NDArray[np.float64]
+
+# From here on a run counts as being at the edge of stability.
+EDGE_SHARE = 0.9
+RECORDS = 200
+
+
+@dataclass(frozen=True, eq=False)
+class Training:
+    """One finished run with its settings."""
+
+    regression: Regression
+    architecture: Architecture
+    init: str
+    scale: float
+    seed: int
+    learning_rate: float | None
+    steps: int
+    initial: Ensemble
+    outcome: Outcome
+    initial_sharpness: Sharpness
+    final_sharpness: Sharpness
+    minimal_sharpness: float | None
+
+    @property
+    def state(self) -> str:
+        """How the run ended."""
+        return str(self.outcome.state[0])
+
+    @property
+    def edge(self) -> float | None:
+        """2/eta; none for gradient flow."""
+        return None if self.learning_rate is None else 2.0 / self.learning_rate
+
+    def interpretation(self) -> str:
+        """One sentence on what happened."""
+        taken, value = int(self.outcome.steps[0]), self.final_sharpness.value
+        if self.state == State.DIVERGED:
+            words = f"Diverged at step {taken}"
+            if self.minimal_sharpness is not None and self.edge is not None:
+                share = self.minimal_sharpness / self.edge
+                words += f": the learning rate is {share:.3g} times the critical 2/S_min"
+            return words + "."
+        if self.state != State.CONVERGED:
+            return (
+                f"Not at a minimiser after {taken} steps ({self.state}): the gradient norm is "
+                f"{self.outcome.gradient[0]:.2g}."
+            )
+        flat = ""
+        if self.minimal_sharpness is not None:
+            flat = f", {value / self.minimal_sharpness:.4g} times the flattest possible"
+        if self.edge is None:
+            return f"Gradient flow arrived: sharpness ended at {value:.4g}{flat}."
+        share = value / self.edge
+        if share >= EDGE_SHARE:
+            return f"Edge of stability: sharpness ended at {share:.3g} of 2/eta{flat}."
+        return f"Below the edge of stability: sharpness ended at {share:.3g} of 2/eta{flat}."
+
+    def as_dict(self) -> dict[str, Any]:
+        """The run as plain numbers, ready for JSON; what does not exist is None."""
+        outcome = self.outcome
+
+        def finite(value: float) -> float | None:
+            return float(value) if np.isfinite(value) else None
+
+        def record(value: Sharpness) -> dict[str, Any]:
+            fields = value.as_dict()
+            return fields | {key: finite(fields[key]) for key in ("value", "residual")}
+
+        excess = finite(outcome.excess_risk[0])
+        return {
+            "state": self.state,
+            "steps": int(outcome.steps[0]),
+            "time": finite(outcome.extras["time"][0]) if "time" in outcome.extras else None,
+            "risk": None if excess is None else self.regression.risk_min + excess,
+            "risk_min": self.regression.risk_min,
+            "excess_risk": excess,
+            "distance": finite(outcome.distance[0]),
+            "gradient_norm": finite(outcome.gradient[0]),
+            "sharpness": record(self.final_sharpness),
+            "initial_sharpness": record(self.initial_sharpness),
+            "minimal_sharpness": self.minimal_sharpness,
+            "edge": self.edge,
+            "learning_rate": self.learning_rate,
+            "method": "flow" if self.learning_rate is None else "descent",
+            "invariant_drift": (
+                finite(outcome.extras["drift"][0]) if "drift" in outcome.extras else None
+            ),
+            "integration_error": (
+                finite(outcome.extras["error"][0]) if "error" in outcome.extras else None
+            ),
+            "depth": self.architecture.depth,
+            "widths": list(self.architecture.widths),
+            "activation": self.architecture.activation_name,
+            "init": self.init,
+            "scale": self.scale,
+            "seed": self.seed,
+            "interpretation": self.interpretation(),
+            "convention": CONVENTION,
+        }
+
+    def save(self, directory: Path) -> list[Path]:
+        """summary.json, trace.parquet, initial.npz, final.npz and training.png."""
+        from flatmin.plots import save, training_figure
+
+        make_directory(directory)
+        summary, trace = directory / "summary.json", directory / "trace.parquet"
+        with writing(summary) as temporary:
+            temporary.write_text(json.dumps(self.as_dict(), indent=2, allow_nan=False) + "\n")
+        assert self.outcome.trace is not None
+        frame = self.outcome.trace.frame()
+        with writing(trace) as temporary:
+            frame.to_parquet(temporary, index=False)
+        weights = []
+        for name, ensemble in (("initial", self.initial), ("final", self.outcome.ensemble)):
+            weights.append(directory / f"{name}.npz")
+            with writing(weights[-1]) as temporary:
+                np.savez_compressed(temporary, **self._arrays(ensemble))
+        picture = directory / "training.png"
+        x = "time" if self.learning_rate is None else "step"
+        title = f"depth {self.architecture.depth}, {self.init} initialisation, scale {self.scale:g}"
+        if self.learning_rate is None:
+            title = f"Gradient flow, {title}"
+        else:
+            title = f"Gradient descent, learning rate {self.learning_rate:.4g}, {title}"
+        save(training_figure(frame, title, self.edge, self.minimal_sharpness, x), picture)
+        return [summary, trace, *weights, picture]
+
+    def _arrays(self, ensemble: Ensemble) -> dict[str, Any]:
+        arrays: dict[str, Any] = {f"W{k + 1}": w for k, w in enumerate(ensemble.matrices()[0])}
+        if self.architecture.output is not None:
+            arrays["p"] = self.architecture.p
+        return arrays | {"Sigma": self.regression.sigma, "w_star": self.regression.w_star}
+
+
+def train(
+    problem: Regression | Samples,
+    architecture: Architecture,
+    *,
+    init: str = "gaussian",
+    scale: float = 0.35,
+    seed: int = 0,
+    learning_rate: float | None = None,
+    steps: int = 10_000,
+    record_every: int | None = None,
+    progress: Progress | None = None,
+) -> Training:
+    """One run: gradient descent with a learning rate, gradient flow without one.
+
+    >>> from flatmin.paper.data import paper_samples
+    >>> run = train(paper_samples(), Architecture.mlp(5, 10), learning_rate=0.02, steps=5000)
+    >>> run.state
+    'converged'
+    """
+    regression = problem.regression() if isinstance(problem, Samples) else problem
+    initial = initialise(architecture, init, scale, seed, [("train",)], regression)
+    every = record_every or max(1, steps // RECORDS if learning_rate is not None else 1)
+    layered = ("spectral_norm", "rank_one_defect", "alignment", "drift", "theta")
+    recording = Recording(every, ("risk", "distance", "gradient", "sharpness", *layered))
+    if learning_rate is None:
+        outcome = flow(regression, initial, max_steps=steps, recording=recording, progress=progress)
+    else:
+        outcome = descend(
+            problem, initial, learning_rate, steps, recording=recording, progress=progress
+        )
+    least = None
+    if regression.targets == 1:
+        least = predict(regression, architecture.depth, architecture.output_norm).exact
+    return Training(
+        regression,
+        architecture,
+        init,
+        float(scale),
+        seed,
+        learning_rate,
+        steps,
+        initial,
+        outcome,
+        sharpness(problem, initial)[0],
+        sharpness(problem, outcome.ensemble)[0],
+        least,
+    )
