@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from itertools import pairwise
+from threading import Event
 
 
 def thread_count() -> int:
@@ -47,3 +48,29 @@ def over_blocks(
     with ThreadPoolExecutor(len(ranges)) as pool:
         for done in [pool.submit(work, *one) for one in ranges]:
             done.result()
+
+
+def over_each(work: Callable[[int, Event], object], blocks: int, threads: int) -> None:
+    """Call work(block, cancelled) for every block, each as one job for the next free thread.
+
+    On an error or Ctrl-C `cancelled` is set, so that jobs under way can end early, and the rest
+    is not begun.
+    """
+    cancelled = Event()
+    if threads == 1 or blocks == 1:
+        for block in range(blocks):
+            work(block, cancelled)
+        return
+    with ThreadPoolExecutor(min(threads, blocks)) as pool:
+        jobs = [pool.submit(work, block, cancelled) for block in range(blocks)]
+        try:
+            waiting = set(jobs)
+            while waiting:
+                finished, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                for job in finished:
+                    job.result()
+        except BaseException:
+            cancelled.set()
+            for job in jobs:
+                job.cancel()
+            raise

@@ -180,6 +180,3 @@ def all_less(typing, a, b):
         return builder.icmp_unsigned("==", mask, ir.Constant(bits, -1))
 
     return types.boolean(a, b), codegen
-
-
-from flatmin.network import aligned as aligned  # noqa: E402

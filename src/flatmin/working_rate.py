@@ -1,8 +1,8 @@
 """The largest learning rate that works from a given initialisation, measured on an ensemble.
 
-2/S_min is a ceiling by theory; how close gradient descent comes to it depends on the initialisation.
-Here every network of an ensemble gets its own threshold, the largest rate at which it converges
-within a budget of steps: first a grid of rates for all networks at once, then a bisection of every
+2/S_min is a ceiling by theory; how close gradient descent comes to it depends on the start. Here
+every network of an ensemble gets its own threshold, the largest rate at which it converges within
+a budget of steps: first a grid of rates for all networks at once, then a bisection of every
 network's own bracket, all in parallel. The working rate for a share q of runs is then the
 (1-q)-quantile of the thresholds. It is confirmed by running the whole ensemble at it, and its
 confidence interval comes from order statistics, so it assumes nothing about the distribution.

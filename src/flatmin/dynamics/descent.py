@@ -19,7 +19,6 @@ excess risk of w = 0: a run must also be below half of that, so that it cannot s
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from threading import Event, Lock
 from typing import Any
@@ -35,7 +34,7 @@ from flatmin.dynamics.outcome import Outcome, Recording, State, Trace
 from flatmin.errors import SettingError
 from flatmin.memory import check_memory
 from flatmin.network import Ensemble, lane_count
-from flatmin.parallel import thread_count
+from flatmin.parallel import over_each, thread_count
 from flatmin.problem import Regression, Samples
 
 Float = NDArray[np.float64]
@@ -180,9 +179,9 @@ class _Run:
             length = -(-length // every) * every
         packed = self._pack(threads)
         blocks, _, lanes = packed.weights.shape
-        cancelled, lock = Event(), Lock()
+        lock = Lock()
 
-        def work(block: int) -> None:
+        def work(block: int, cancelled: Event) -> None:
             done = 0
             slice_steps = self._slice_steps(lanes)
             while done < length and not cancelled.is_set():
@@ -196,23 +195,7 @@ class _Run:
                 if not np.any((packed.rate[block] > 0) & (packed.left[block] > 0)):
                     break
 
-        if threads == 1 or blocks == 1:
-            for block in range(blocks):
-                work(block)
-        else:
-            with ThreadPoolExecutor(min(threads, blocks)) as pool:
-                jobs = [pool.submit(work, block) for block in range(blocks)]
-                try:
-                    waiting = set(jobs)
-                    while waiting:
-                        finished, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-                        for job in finished:
-                            job.result()
-                except BaseException:
-                    cancelled.set()
-                    for job in jobs:
-                        job.cancel()
-                    raise
+        over_each(work, blocks, threads)
         self._unpack(packed)
         self._taken += length
 
