@@ -57,6 +57,8 @@ def main() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         code = app(standalone_mode=False)
+        if code == 130:  # the option parser's own answer to Ctrl-C
+            raise KeyboardInterrupt
     except FlatminError as error:
         code = _complain(str(error), 2)
     except (KeyboardInterrupt, typer.Abort):

@@ -40,7 +40,14 @@ class Backend(Protocol):
         ...
 
     def trace(
-        self, packed: Any, block: int, begin: int, every: int, records: int, recording: Any
+        self,
+        packed: Any,
+        block: int,
+        begin: int,
+        every: int,
+        records: int,
+        number: int,
+        recording: Any,
     ) -> Float:
         """Take `records` times `every` steps; `[record, quantity, lane]` as `trace_block` has."""
         ...
@@ -147,7 +154,14 @@ class SamplesBackend:
         return np.asarray(np.sum((product - self._w_star) ** 2, axis=(1, 2)))
 
     def trace(
-        self, packed: Any, block: int, begin: int, every: int, records: int, recording: Any
+        self,
+        packed: Any,
+        block: int,
+        begin: int,
+        every: int,
+        records: int,
+        number: int,
+        recording: Any,
     ) -> Float:
         """Records one at a time; sharpness by Lanczos from the last eigenvector."""
         sharp = packed.vectors is not None
@@ -247,7 +261,14 @@ class LinearBackend:
         )
 
     def trace(
-        self, packed: Any, block: int, begin: int, every: int, records: int, recording: Any
+        self,
+        packed: Any,
+        block: int,
+        begin: int,
+        every: int,
+        records: int,
+        number: int,
+        recording: Any,
     ) -> Float:
         """Records by the compiled kernel."""
         from flatmin.dynamics.trace_kernel import trace_block
@@ -265,6 +286,7 @@ class LinearBackend:
             packed.excess[block],
             packed.gradient[block],
             packed.distance[block],
+            number,
             begin,
             every,
             *self._stop,

@@ -182,13 +182,10 @@ class _Run:
         lock = Lock()
 
         def work(block: int, cancelled: Event) -> None:
-            done = 0
-            slice_steps = self._slice_steps(lanes)
+            done, most = 0, self._slice_steps(lanes)
             while done < length and not cancelled.is_set():
-                steps = min(slice_steps, length - done)
                 before = packed.left[block].sum()
-                self._advance(packed, block, self._taken + done, steps)
-                done += steps
+                done += self._advance(packed, block, self._taken + done, min(most, length - done))
                 if progress is not None:
                     with lock:
                         progress(int(before - packed.left[block].sum()))
@@ -200,27 +197,30 @@ class _Run:
         self._taken += length
 
     def _slice_steps(self, lanes: int) -> int:
-        """Steps a slice takes: whole records if there is a recording."""
+        """Steps that a slice may take."""
         cost = self._backend.step_flops * lanes
-        every = 1
-        if self._recording is not None:
-            every = self._recording.every
-            # A sharpness costs about ten steps.
-            cost *= 1 + 10 / every if self._vectors is not None else 1
-        return max(1, int(_SLICE_FLOPS / cost / every)) * every
+        if self._vectors is not None and self._recording is not None:
+            cost *= 1 + 10 / self._recording.every  # a sharpness costs about ten steps
+        return max(1, int(_SLICE_FLOPS / cost))
 
-    def _advance(self, packed: _Packed, block: int, begin: int, steps: int) -> None:
-        """Steps of one block, with its records."""
-        if self._recording is None:
-            self._backend.advance(packed, block, begin, steps)
-            return
-        every, recording = self._recording.every, self._recording
-        # With layer quantities, one record at a time; otherwise the whole slice is compiled.
-        count = 1 if recording.layers else steps // every
-        for _ in range(steps // every // count):
-            rows = self._backend.trace(packed, block, begin, every, count, recording)
-            self._keep(packed, block, begin // every + 1, rows)
-            begin += every * count
+    def _advance(self, packed: _Packed, block: int, begin: int, most: int) -> int:
+        """At most so many steps of one block, with the records among them; how many it took."""
+        recording = self._recording
+        if recording is None:
+            self._backend.advance(packed, block, begin, most)
+            return most
+        every = recording.every
+        missing = every - begin % every
+        if most < missing:
+            self._backend.advance(packed, block, begin, most)
+            return most
+        # The rest of a record that was begun, one record with its layers, or many in one go.
+        single = missing < every or bool(recording.layers)
+        steps, records = (missing, 1) if single else (every, most // every)
+        number = begin // every + 1
+        rows = self._backend.trace(packed, block, begin, steps, records, number, recording)
+        self._keep(packed, block, number, rows)
+        return steps * records
 
     def _keep(self, packed: _Packed, block: int, first: int, rows: Float) -> None:
         """Put a block's records `[record, quantity, lane]` where they belong."""
@@ -254,7 +254,7 @@ class _Run:
         assert self._recording is not None
         packed = self._pack(threads)
         for block in range(packed.weights.shape[0]):
-            rows = self._backend.trace(packed, block, 0, 0, 1, self._recording)
+            rows = self._backend.trace(packed, block, 0, 0, 1, 0, self._recording)
             self._keep(packed, block, 0, rows)
         self._unpack(packed)
 

@@ -23,11 +23,12 @@ PROBE_EVERY = 8
 @compiled
 def trace_block(
     lanes, w, widths, p, sigma, target, rate, left, excess, gradient, distance,
-    begin, every, check, tolerance, relative, settled, limit,
+    number, begin, every, check, tolerance, relative, settled, limit,
     table, vector, probe, accuracy, max_products, basis, out,
 ):  # fmt: skip
     """Take `every` steps, then fill out[record], for each record; returns how many were filled.
 
+    number    of the first of these records in the whole run
     vector    flat start coordinates of the block;  probe [dimension], of norm 1
     out       [record, quantity, n]: excess risk, distance, squared gradient, and if it has six
               quantities sharpness, its residual and its products. Lanes that had stopped before
@@ -48,7 +49,7 @@ def trace_block(
             begin + record * every, every, check, tolerance, relative, settled, limit,
         )  # fmt: skip
         if measured:
-            if every == 0 or (begin // every + record) % PROBE_EVERY == 0:
+            if (number + record) % PROBE_EVERY == 0:
                 for i in range(probe.size):
                     for lane in range(n):
                         vector[i * n + lane] += probe[i]

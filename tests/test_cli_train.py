@@ -1,0 +1,213 @@
+"""`flatmin train`, `flatmin predict --measure` and `flatmin bench` as they are called."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from flatmin.cli import main
+from flatmin.curvature import sharpness
+from flatmin.paper.data import paper_samples
+from flatmin.theory.minimal_sharpness import critical_learning_rate, minimal_sharpness
+
+
+def call(monkeypatch, capsys, *arguments: object) -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "argv", ["flatmin", *map(str, arguments)])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    out, err = capsys.readouterr()
+    return stop.value.code, out, err
+
+
+def test_json_without_a_file_uses_the_papers_data(monkeypatch, capsys):
+    code, out, err = call(
+        monkeypatch, capsys, "train", "--learning-rate", "0.02", "--steps", "4000", "--json"
+    )
+    assert (code, err) == (0, "")
+    result = json.loads(out)
+    data = paper_samples().regression()
+    assert result["state"] == "converged"
+    assert result["minimal_sharpness"] == pytest.approx(minimal_sharpness(data, 10).exact)
+    assert result["edge"] == pytest.approx(100.0)
+    assert result["distance"] < 1e-12
+    assert result["risk"] == pytest.approx(result["risk_min"])
+    assert result["seed"] == 0
+    for name in ("sharpness", "initial_sharpness"):
+        assert {"value", "residual", "method", "converged"} <= set(result[name])
+        assert result[name]["converged"]
+    assert result["minimal_sharpness"] <= result["sharpness"]["value"] <= result["edge"]
+
+
+def test_out_writes_what_can_be_read_without_flatmin(monkeypatch, capsys, tmp_path):
+    out_dir = tmp_path / "run"
+    code, out, _ = call(
+        monkeypatch,
+        capsys,
+        *("train", "--learning-rate", "0.1", "--steps", "450", "--record-every", "5"),
+        *("--seed", "3", "--out", out_dir),
+    )
+    assert code == 0
+    assert "2 / learning rate" in out
+    names = {path.name for path in out_dir.iterdir()}
+    assert names == {"summary.json", "trace.parquet", "initial.npz", "final.npz", "training.png"}
+    trace = pd.read_parquet(out_dir / "trace.parquet")
+    assert list(trace["step"][:3]) == [0, 5, 10]
+    assert {"risk", "distance", "sharpness", "sharpness_residual", "spectral_norm_1"} <= set(trace)
+    summary = json.loads((out_dir / "summary.json").read_text())
+    with np.load(out_dir / "final.npz") as final:
+        layers = [final[f"W{k}"] for k in range(1, 11)]
+        assert set(final) == {*(f"W{k}" for k in range(1, 11)), "p", "Sigma", "w_star"}
+    again = sharpness(paper_samples(), layers)
+    assert again.value == pytest.approx(summary["sharpness"]["value"], rel=1e-8)
+
+
+def test_flow_and_residual_and_a_file(monkeypatch, capsys, tmp_path):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.standard_normal((30, 4)), columns=["a", "b", "c", "y"])
+    path = tmp_path / "data.csv"
+    frame.to_csv(path, index=False)
+    code, out, _ = call(
+        monkeypatch,
+        capsys,
+        *("train", path, "--target", "y", "--depth", "6", "--init", "residual"),
+        *("--scale", "0.25", "--flow", "--json"),
+    )
+    assert code == 0
+    result = json.loads(out)
+    assert result["state"] == "converged"
+    assert result["edge"] is None
+    assert result["invariant_drift"] < 1e-7
+    assert result["widths"] == [3] * 6
+
+
+@pytest.mark.parametrize("activation", ["gelu-tanh", "tanh"])
+def test_other_activations(monkeypatch, capsys, activation):
+    code, out, _ = call(
+        monkeypatch,
+        capsys,
+        *("train", "--depth", "3", "--activation", activation, "--learning-rate", "0.02"),
+        *("--steps", "300"),
+    )
+    assert code == 0
+    assert "S_min is that of linear networks" in out
+
+
+def test_multiples_of_the_critical_rate(monkeypatch, capsys):
+    rates = {}
+    for text in ("critical", "0.5critical"):
+        code, out, _ = call(
+            monkeypatch,
+            capsys,
+            *("train", "--depth", "5", "--learning-rate", text, "--steps", "200", "--json"),
+        )
+        assert code == 0
+        rates[text] = json.loads(out)["learning_rate"]
+    data = paper_samples().regression()
+    assert rates["critical"] == pytest.approx(critical_learning_rate(data, 5))
+    assert rates["0.5critical"] == pytest.approx(0.5 * rates["critical"])
+
+
+def test_the_edge_of_stability_is_named(monkeypatch, capsys):
+    code, out, _ = call(
+        monkeypatch,
+        capsys,
+        *("train", "--learning-rate", "0.07", "--scale", "0.45", "--steps", "4000", "--seed", "1"),
+    )
+    assert code == 0
+    assert "dge of stability: sharpness ended at" in out
+
+
+def test_divergence_is_a_result(monkeypatch, capsys):
+    code, out, _ = call(
+        monkeypatch, capsys, "train", "--learning-rate", "50", "--steps", "100", "--json"
+    )
+    result = json.loads(out)
+    assert code == 0
+    assert result["state"] == "diverged"
+    assert result["risk"] is None
+    assert "Diverged at step" in result["interpretation"]
+
+
+def test_measure(monkeypatch, capsys, tmp_path):
+    samples = paper_samples()
+    path = tmp_path / "data.npz"
+    np.savez(path, X=samples.X, y=samples.y)
+    code, out, _ = call(
+        monkeypatch,
+        capsys,
+        *("predict", path, "--target", "y", "--depth", "10", "--measure", "--init", "residual"),
+        *("--scale", "0.25", "--runs", "40", "--json"),
+    )
+    assert code == 0
+    result = json.loads(out)
+    working = result["working_learning_rate"]
+    assert {"value", "low", "high", "share", "runs", "steps"} <= set(working)
+    assert 0.9 < working["value"] / result["critical_learning_rate"]["exact"] <= 1.0
+    assert "can converge; from this initialisation" in result["advice"]
+
+
+BAD = [
+    (["train"], "either --learning-rate or --flow"),
+    (["train", "--flow", "--learning-rate", "0.1"], "either --learning-rate or --flow"),
+    (["train", "--learning-rate", "0"], "--learning-rate must be a positive number"),
+    (["train", "--learning-rate", "-0.1"], "--learning-rate must be a positive number"),
+    (["train", "--learning-rate", "fast"], "--learning-rate must be a number"),
+    (["train", "--learning-rate", "nan"], "--learning-rate must be a positive number"),
+    (["train", "--learning-rate", "xcritical"], "--learning-rate must be a number"),
+    (["train", "--learning-rate", "0.1", "--steps", "0"], "--steps must be a whole number"),
+    (["train", "--learning-rate", "0.1", "--steps", "1e15"], "steps must be at most"),
+    (["train", "--learning-rate", "0.1", "--width", "0"], "--width must be a whole number"),
+    (["train", "--learning-rate", "0.1", "--depth", "0"], "--depth must be"),
+    (["train", "--learning-rate", "0.1", "--scale", "-1"], "scale must be a number of at least 0"),
+    (["train", "--learning-rate", "0.1", "--init", "xavier"], "init must be one of"),
+    (
+        ["train", "--learning-rate", "0.1", "--init", "residual", "--width", "7"],
+        "residual initialisation needs every layer to be 5 x 5",
+    ),
+    (["train", "--learning-rate", "0.1", "--activation", "relu"], "activation must be one of"),
+    (["train", "--flow", "--activation", "tanh"], "linear networks with one output"),
+    (["train", "--learning-rate", "0.1", "--seed", "-1"], "--seed must be a whole number"),
+    (["train", "--learning-rate", "0.1", "--target", "y"], "need a FILE"),
+    (["train", "/nowhere.csv", "--learning-rate", "0.1"], "--target is missing"),
+    (["train", "--learning-rate", "0.1", "--record-every", "0"], "--record-every must be"),
+    (
+        ["train", "--learning-rate", "0.1", "--steps", "1e12", "--record-every", "1"],
+        "GiB of memory",
+    ),
+    (["train", "--learning-rate", "0.1", "--steps", "5", "--out", "/dev/null/x"], "cannot be made"),
+    (["bench", "gd-linear-d6"], "did you mean 'gd-linear-d5'"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD)
+def test_bad_input_is_one_line_and_exit_code_2(monkeypatch, capsys, arguments, message):
+    code, out, err = call(monkeypatch, capsys, *arguments)
+    assert code == 2
+    assert out == ""
+    assert err.startswith("flatmin: ")
+    assert err.count("\n") == 1
+    assert message in err
+
+
+def test_ctrl_c_stops_within_a_second():
+    command = Path(sys.executable).with_name("flatmin")
+    arguments = ["train", "--learning-rate", "1e-9", "--steps", "1e9", "--record-every", "1e8"]
+    process = subprocess.Popen([command, *arguments], stderr=subprocess.PIPE, text=True)
+    time.sleep(6.0)
+    assert process.poll() is None
+    os.kill(process.pid, signal.SIGINT)
+    begin = time.monotonic()
+    _, err = process.communicate(timeout=20)
+    # The claim is a second; the margin is for a busy machine.
+    assert time.monotonic() - begin < 5.0
+    assert process.returncode == 130
+    assert err == "flatmin: stopped\n"
