@@ -29,7 +29,8 @@ reproduce: $(READY)
 	  --depths 2,5,10,20,40 --figure reproduction/depth.png
 
 bench: $(READY)
-	$(BIN)/python -m benchmarks
+	@mkdir -p benchmarks
+	$(BIN)/flatmin bench --results benchmarks/RESULTS.md
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from flatmin.curvature import Sharpness as Sharpness
     from flatmin.curvature import minimiser_spectrum as minimiser_spectrum
     from flatmin.curvature import sharpness as sharpness
+    from flatmin.dynamics.descent import descend as descend
+    from flatmin.dynamics.flow import flow as flow
+    from flatmin.dynamics.outcome import Recording as Recording
     from flatmin.errors import FlatminError as FlatminError
     from flatmin.generators import gaussian_samples as gaussian_samples
     from flatmin.generators import spectrum_samples as spectrum_samples
@@ -29,11 +32,16 @@ if TYPE_CHECKING:
     from flatmin.theory.minimisers import flattest_minimiser as flattest_minimiser
     from flatmin.theory.minimisers import minimiser_of_sharpness as minimiser_of_sharpness
     from flatmin.theory.prediction import predict as predict
+    from flatmin.training import train as train
+    from flatmin.measured_rate import working_rate as working_rate
 
 _HOMES = {
     "Sharpness": "flatmin.curvature",
     "minimiser_spectrum": "flatmin.curvature",
     "sharpness": "flatmin.curvature",
+    "descend": "flatmin.dynamics.descent",
+    "flow": "flatmin.dynamics.flow",
+    "Recording": "flatmin.dynamics.outcome",
     "FlatminError": "flatmin.errors",
     "gaussian_samples": "flatmin.generators",
     "spectrum_samples": "flatmin.generators",
@@ -49,6 +57,8 @@ _HOMES = {
     "flattest_minimiser": "flatmin.theory.minimisers",
     "minimiser_of_sharpness": "flatmin.theory.minimisers",
     "predict": "flatmin.theory.prediction",
+    "train": "flatmin.training",
+    "working_rate": "flatmin.measured_rate",
 }
 
 

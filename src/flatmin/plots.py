@@ -72,13 +72,16 @@ def plain_log_ticks(axis: Any) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def training_figure(
-    trace: Any, title: str, edge: float | None, least: float | None, x: str = "step"
-) -> Figure:
-    """One run: distance and risk; sharpness with 2/eta and S_min; layer norms and alignment."""
+def training_figure(trace: Any, title: str, edge: float | None, least: float | None) -> Figure:
+    """One run: distance and risk; sharpness with 2/eta and S_min; layer norms and alignment.
+
+    A flow is drawn against the integrator's steps: in time it waits long and then leaves at once.
+    """
     figure, (left, middle, right) = new_figure(3, width=12.0, height=3.6)
     figure.suptitle(title)
-    along = trace[x]
+    along, x = trace["step"], "step"
+    if "time" in trace:
+        x = f"integrator step (t = {trace['time'].iloc[-1]:.2g} at the end)"
     for name, colour, label in (
         ("distance", BLUE, "|w - w*|²"),
         ("risk", ORANGE, "risk - R_min"),
@@ -86,6 +89,7 @@ def training_figure(
         if name in trace and (trace[name] > 0).any():
             left.plot(along, trace[name].where(trace[name] > 0), color=colour, label=label)
     left.set(xlabel=x, ylabel="distance and excess risk", yscale="log")
+    left.set_ylim(bottom=max(left.get_ylim()[0], 1e-20))
     if "sharpness" in trace:
         middle.plot(along, trace["sharpness"], color=BLUE, label="sharpness")
     if edge is not None:
@@ -93,7 +97,9 @@ def training_figure(
     if least is not None:
         middle.axhline(least, color=GREEN, ls=":", label="S_min, exact")
     middle.set(xlabel=x, ylabel="sharpness", yscale="log")
-    plain_log_ticks(middle.yaxis)
+    low, high = middle.get_ylim()
+    if high / low < 1e3:
+        plain_log_ticks(middle.yaxis)
     norms = [name for name in trace if name.startswith("spectral_norm")]
     aligned = [name for name in trace if name.startswith("alignment")]
     for names, colour, label in (
@@ -106,6 +112,4 @@ def training_figure(
     for panel in (left, middle, right):
         if panel.get_legend_handles_labels()[1]:
             panel.legend(frameon=False, fontsize=8)
-        if x == "time":
-            panel.set_xscale("symlog", linthresh=1.0)
     return figure

@@ -144,13 +144,12 @@ class Training:
             with writing(weights[-1]) as temporary:
                 np.savez_compressed(temporary, **self._arrays(ensemble))
         picture = directory / "training.png"
-        x = "time" if self.learning_rate is None else "step"
         title = f"depth {self.architecture.depth}, {self.init} initialisation, scale {self.scale:g}"
         if self.learning_rate is None:
             title = f"Gradient flow, {title}"
         else:
             title = f"Gradient descent, learning rate {self.learning_rate:.4g}, {title}"
-        save(training_figure(frame, title, self.edge, self.minimal_sharpness, x), picture)
+        save(training_figure(frame, title, self.edge, self.minimal_sharpness), picture)
         return [summary, trace, *weights, picture]
 
     def _arrays(self, ensemble: Ensemble) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from flatmin.errors import SettingError
 
 if TYPE_CHECKING:
     from flatmin.theory.prediction import Prediction
-    from flatmin.working_rate import WorkingRate
+    from flatmin.measured_rate import WorkingRate
 
 DEFAULT_DEPTHS = "2,5,10,20,40"
 
@@ -84,7 +84,7 @@ def _measure(prediction: Prediction, wanted: dict[str, Any], quiet: bool) -> Wor
     """The working rate from an initialisation, with a progress bar."""
     from flatmin.cli.output import progress_bar
     from flatmin.network import Architecture, residual_output_vector
-    from flatmin.working_rate import network_steps, working_rate
+    from flatmin.measured_rate import network_steps, working_rate
 
     data, depth, norm = prediction.regression, prediction.depth, prediction.output_norm
     if data.targets > 1:

@@ -11,7 +11,7 @@ from flatmin.initialisation import initialise
 from flatmin.network import Architecture
 from flatmin.paper.data import paper_output_vector, paper_samples
 from flatmin.theory.minimal_sharpness import critical_learning_rate
-from flatmin.working_rate import LEARNED, network_steps, working_rate
+from flatmin.measured_rate import LEARNED, network_steps, working_rate
 
 
 def test_it_works_below_and_fails_above():
