@@ -10,7 +10,7 @@ READY := $(VENV)/.ready
 
 help:
 	@echo "make test       run the test suite"
-	@echo "make reproduce  a first result on the shipped example"
+	@echo "make reproduce  every figure and claim of the paper, in minutes"
 	@echo "make bench      compare with rivals on this machine (writes benchmarks/RESULTS.md)"
 	@echo "make lint       ruff and mypy"
 	@echo "make clean      remove the environment and caches"
@@ -25,8 +25,7 @@ test: $(READY)
 	$(BIN)/python -m pytest
 
 reproduce: $(READY)
-	$(BIN)/flatmin predict examples/gaussian.csv --target y --depth 10 \
-	  --depths 2,5,10,20,40 --figure reproduction/depth.png
+	$(BIN)/flatmin reproduce --out reproduction
 
 bench: $(READY)
 	@mkdir -p benchmarks

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from commands import call
 from flatmin import __version__
 from flatmin.cli import main
 from flatmin.generators import gaussian_samples
@@ -30,14 +31,6 @@ def table(tmp_path: Path) -> Path:
         fmt="%.17g",
     )
     return path
-
-
-def call(monkeypatch, capsys, *arguments: str) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["flatmin", *map(str, arguments)])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    out, err = capsys.readouterr()
-    return stop.value.code, out, err
 
 
 def test_json(monkeypatch, capsys, table):

@@ -14,18 +14,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from flatmin.cli import main
+from commands import call
 from flatmin.curvature import sharpness
 from flatmin.paper.data import paper_samples
 from flatmin.theory.minimal_sharpness import critical_learning_rate, minimal_sharpness
-
-
-def call(monkeypatch, capsys, *arguments: object) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["flatmin", *map(str, arguments)])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    out, err = capsys.readouterr()
-    return stop.value.code, out, err
 
 
 def test_json_without_a_file_uses_the_papers_data(monkeypatch, capsys):

@@ -8,10 +8,10 @@ import pytest
 from flatmin.dynamics.descent import descend
 from flatmin.errors import SettingError
 from flatmin.initialisation import initialise
+from flatmin.measured_rate import LEARNED, network_steps, working_rate
 from flatmin.network import Architecture
 from flatmin.paper.data import paper_output_vector, paper_samples
 from flatmin.theory.minimal_sharpness import critical_learning_rate
-from flatmin.measured_rate import LEARNED, network_steps, working_rate
 
 
 def test_it_works_below_and_fails_above():

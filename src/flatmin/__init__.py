@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from flatmin.generators import spectrum_samples as spectrum_samples
     from flatmin.generators import whitened_samples as whitened_samples
     from flatmin.initialisation import initialise as initialise
+    from flatmin.measured_rate import working_rate as working_rate
     from flatmin.network import Architecture as Architecture
     from flatmin.network import Ensemble as Ensemble
     from flatmin.problem import Regression as Regression
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from flatmin.theory.minimisers import minimiser_of_sharpness as minimiser_of_sharpness
     from flatmin.theory.prediction import predict as predict
     from flatmin.training import train as train
-    from flatmin.measured_rate import working_rate as working_rate
 
 _HOMES = {
     "Sharpness": "flatmin.curvature",

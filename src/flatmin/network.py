@@ -226,7 +226,9 @@ class Ensemble:
 
     def flat(self) -> Float:
         """Weights as `[network, P]`."""
-        return self.lanes.transpose(0, 2, 1).reshape(-1, self.lanes.shape[1])[: self.size]
+        flat = self.lanes.transpose(0, 2, 1).reshape(-1, self.lanes.shape[1])[: self.size]
+        # Always one layout in memory: BLAS rounds differently on others.
+        return np.ascontiguousarray(flat)
 
     def layers(self) -> list[Float]:
         """Weights as one array `[network, d_k, d_{k-1}]` per layer."""

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from flatmin.study.summary import Curve
+
 # Okabe and Ito's palette, legible with any kind of colour vision.
 BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 PURPLE, SKY, YELLOW, BLACK = "#CC79A7", "#56B4E9", "#F0E442", "#000000"
@@ -113,3 +115,44 @@ def training_figure(trace: Any, title: str, edge: float | None, least: float | N
         if panel.get_legend_handles_labels()[1]:
             panel.legend(frameon=False, fontsize=8)
     return figure
+
+
+def study_figure(curves: Sequence[Curve], x: str, y: str, by: str | None, log: bool) -> Figure:
+    """Means of y along x with 95 % bands, a curve per value of `by`; gaps where no run has it.
+
+    Of a sharpness, 2/eta (dashed) and S_min (dotted) are drawn where a curve has one of each.
+    """
+    figure, (panel,) = new_figure(1, width=6.0, height=4.0)
+    colours = _colours(len(curves))
+    for curve, colour in zip(curves, colours, strict=True):
+        middle, low, high = (
+            [getattr(one, name) for one in curve.means] for name in ("value", "low", "high")
+        )
+        label = f"{by.replace('_', ' ')} {curve.label}" if by else None
+        panel.plot(curve.x, middle, "o-", ms=4, color=colour, label=label)
+        panel.fill_between(curve.x, low, high, color=colour, alpha=0.25, lw=0)
+        if y == "sharpness" and curve.edge is not None:
+            panel.axhline(curve.edge, color=colour, ls="--", lw=0.9)
+    least = {curve.least for curve in curves if curve.least is not None}
+    if y == "sharpness" and len(least) == 1:
+        panel.axhline(least.pop(), color=BLACK, ls=":", lw=0.9, label="S_min, exact")
+    panel.set(xlabel=x.replace("_", " "), ylabel=y.replace("_", " "))
+    if log:
+        panel.set_yscale("log")
+        if y.endswith("sharpness"):
+            plain_log_ticks(panel.yaxis)
+    if x in ("learning_rate", "relative_rate"):
+        panel.set_xscale("log")
+    if panel.get_legend_handles_labels()[1]:
+        panel.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def _colours(count: int) -> list[Any]:
+    """Distinct colours for a few curves, a gradual scale for many."""
+    few = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY, BLACK)
+    if count <= len(few):
+        return list(few[:count])
+    from matplotlib import colormaps
+
+    return [colormaps["viridis"](i / (count - 1)) for i in range(count)]

@@ -16,6 +16,8 @@ import typer
 from flatmin import __version__
 from flatmin.cli.bench import bench
 from flatmin.cli.predict import predict
+from flatmin.cli.reproduce import reproduce
+from flatmin.cli.study import study_app
 from flatmin.cli.train import train
 from flatmin.errors import FlatminError
 
@@ -48,6 +50,8 @@ def _root(
 app.command()(predict)
 app.command()(train)
 app.command()(bench)
+app.command()(reproduce)
+app.add_typer(study_app, name="study")
 
 
 def main() -> None:

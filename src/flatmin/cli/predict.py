@@ -10,8 +10,8 @@ from flatmin.cli import options
 from flatmin.errors import SettingError
 
 if TYPE_CHECKING:
-    from flatmin.theory.prediction import Prediction
     from flatmin.measured_rate import WorkingRate
+    from flatmin.theory.prediction import Prediction
 
 DEFAULT_DEPTHS = "2,5,10,20,40"
 
@@ -83,8 +83,8 @@ def predict(
 def _measure(prediction: Prediction, wanted: dict[str, Any], quiet: bool) -> WorkingRate:
     """The working rate from an initialisation, with a progress bar."""
     from flatmin.cli.output import progress_bar
-    from flatmin.network import Architecture, residual_output_vector
     from flatmin.measured_rate import network_steps, working_rate
+    from flatmin.network import Architecture, residual_output_vector
 
     data, depth, norm = prediction.regression, prediction.depth, prediction.output_norm
     if data.targets > 1:

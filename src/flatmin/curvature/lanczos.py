@@ -62,11 +62,12 @@ def _sweep(
             w = w - np.einsum("jni,jn->ni", q[: j + 1], np.einsum("jni,ni->jn", q[: j + 1], w))
         beta = np.linalg.norm(w, axis=1)
         last = j == steps - 1
-        if last or j % _CHECK_EVERY == _CHECK_EVERY - 1 or not np.all(beta > 0):
+        due = last or j % _CHECK_EVERY == _CHECK_EVERY - 1
+        if due or np.any(pending & ~(beta > 0)):
             values, vectors = np.linalg.eigh(np.nan_to_num(t[:, : j + 1, : j + 1]))
             estimate = beta * np.abs(vectors[:, j, -1])
             done = estimate <= 0.5 * tolerance * np.abs(values[:, -1])
-            stop = pending & (done | last)
+            stop = pending & (last | done & (due | ~(beta > 0)))
             if stop.any():
                 combined = np.einsum("jni,nj->ni", q[: j + 1], vectors[:, :, -1])
                 norm = np.linalg.norm(combined, axis=1, keepdims=True)

@@ -36,7 +36,7 @@ METHODS = ("auto", "lanczos", "spectrum", "dense")
 TOLERANCE = 1e-10
 
 # A block of lanes should fit the second-level cache; beyond it one network at a time is faster.
-_LANE_PARAMETERS = 8192
+LANE_PARAMETERS = 8192
 _DENSE_PARAMETERS = 5000
 
 
@@ -120,7 +120,7 @@ def _solve(
 ) -> Sharpness:
     architecture = ensemble.architecture
     lanes = architecture.linear and architecture.output is not None
-    if method == "auto" and lanes and architecture.parameters <= _LANE_PARAMETERS:
+    if method == "auto" and lanes and architecture.parameters <= LANE_PARAMETERS:
         from flatmin.curvature.lanes import ensemble_sharpness
 
         regression = problem.regression() if isinstance(problem, Samples) else problem

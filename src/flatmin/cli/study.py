@@ -1,0 +1,223 @@
+"""`flatmin study`: sweeps of training runs, from one file to one table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flatmin.cli import options
+from flatmin.cli.study_run import run
+from flatmin.errors import SettingError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from flatmin.study.estimate import Estimate
+    from flatmin.study.summary import Mean, Point
+
+study_app = typer.Typer(
+    help="Sweeps of training runs: one file says what to run, a table comes back.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+study_app.command()(run)
+
+_Spec = Annotated[str, typer.Argument(metavar="SPEC", help="The study's file (.toml).")]
+_Directory = Annotated[str, typer.Argument(metavar="DIR", help="The folder of results.")]
+_Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+_MOST_POINTS = 60
+
+
+@study_app.command()
+def new(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The file to write (.toml).")],
+) -> None:
+    """Write a commented study to start from; it runs as it is in 10 to 30 seconds."""
+    path = Path(file)
+    if path.exists():
+        raise SettingError(f"{file!r} is there already: choose another name or remove it")
+
+    from flatmin.atomic import make_directory, writing
+    from flatmin.study.spec import STARTER
+
+    make_directory(path.parent)
+    with writing(path) as temporary:
+        temporary.write_text(STARTER, encoding="utf-8")
+    print(f"{path}: run it with flatmin study run {path} --out {path.with_suffix('')}")
+
+
+@study_app.command()
+def check(
+    spec: _Spec,
+    threads: Annotated[str | None, typer.Option(help="Threads. Default: one per core.")] = None,
+    json: _Json = False,
+) -> None:
+    """How many runs a study has, and the time, memory and disk it will take, without running it."""
+    count = None if threads is None else options.whole("--threads", threads)
+
+    from flatmin.study.estimate import estimate
+    from flatmin.study.spec import read_spec
+
+    study = read_spec(spec)
+    found = estimate(study, count)
+    if json:
+        from json import dumps
+
+        print(dumps({"name": study.name} | found.as_dict(), indent=2, allow_nan=False))
+    else:
+        _print_estimate(study.name, found)
+
+
+@study_app.command()
+def show(directory: _Directory, json: _Json = False) -> None:
+    """What came out so far: counts, and means with 95 % bands per point of the grid."""
+    from dataclasses import asdict
+
+    from flatmin.study.summary import counts, points
+
+    table = _read(directory)
+    found, per_point = counts(table), points(table)
+    if json:
+        from json import dumps
+
+        plain = [
+            point.place
+            | {"counts": point.counts}
+            | {name: _finite(asdict(mean)) for name, mean in point.means.items()}
+            for point in per_point
+        ]
+        print(dumps({"counts": found, "points": plain}, indent=2, allow_nan=False))
+    else:
+        _print_points(found, per_point)
+
+
+@study_app.command()
+def export(
+    directory: _Directory,
+    out: Annotated[str, typer.Argument(metavar="OUT", help="A .csv or .parquet file.")],
+    traces: Annotated[
+        bool, typer.Option("--traces", help="The traces instead of the runs.")
+    ] = False,
+) -> None:
+    """Write all runs of a study into one file. In CSV a list has one column per layer."""
+    path = Path(out)
+    suffix = path.suffix.lower()
+    if suffix not in (".csv", ".parquet"):
+        raise SettingError(f"OUT must end in .csv or .parquet, got {out!r}")
+
+    from flatmin.atomic import make_directory, writing
+    from flatmin.study.store import Store
+
+    store = Store.open(Path(directory))
+    table = store.read_traces() if traces else store.read_rows()
+    make_directory(path.parent)
+    with writing(path) as temporary:
+        if suffix == ".parquet":
+            import pyarrow.parquet
+
+            parquet: Any = pyarrow.parquet
+            parquet.write_table(table, temporary)
+        else:
+            from flatmin.study.summary import flat_frame
+
+            flat_frame(table).to_csv(temporary, index=False)
+    print(f"{path}: {table.num_rows} rows")
+
+
+@study_app.command()
+def plot(
+    directory: _Directory,
+    out: Annotated[str, typer.Option(help="The figure: .png, .pdf or .svg.")],
+    x: Annotated[str, typer.Option(help="Coordinate along the axis.")] = "scale",
+    y: Annotated[str, typer.Option(help="Quantity to average.")] = "sharpness",
+    by: Annotated[str | None, typer.Option(help="A curve per value of this coordinate.")] = None,
+) -> None:
+    """Draw means with 95 % bands."""
+    path = _figure_path(out)
+
+    from flatmin.plots import save, study_figure
+    from flatmin.study.summary import LOGARITHMIC, curves
+
+    found = curves(_read(directory), x, y, by)
+    save(study_figure(found, x, y, by, y in LOGARITHMIC), path)
+    print(f"figure: {path}")
+
+
+def _figure_path(out: str) -> Path:
+    try:
+        return options.figure_path(out)
+    except SettingError as error:
+        raise SettingError(str(error).replace("--figure", "--out", 1)) from None
+
+
+def _read(directory: str) -> pd.DataFrame:
+    """The rows of a study, of which there must be some."""
+    from flatmin.study.store import Store
+    from flatmin.study.summary import frame
+
+    rows = Store.open(Path(directory)).read_rows()
+    if not rows.num_rows:
+        raise SettingError(f"{directory!r} has no finished runs yet")
+    return frame(rows)
+
+
+def _finite(record: dict[str, Any]) -> dict[str, Any]:
+    return {key: value if value == value else None for key, value in record.items()}
+
+
+def _print_estimate(name: str, found: Estimate) -> None:
+    from flatmin.cli.output import print_table
+
+    rows = [
+        ("Runs", f"{found.runs:,}"),
+        ("Network steps, at most", f"{found.network_steps:,}"),
+        ("Shards", f"{found.shards:,}"),
+        ("Time, estimated", f"{_duration(found.seconds)} with {found.threads} threads"),
+        ("Memory", _size(found.memory_bytes)),
+        ("Disk", _size(found.disk_bytes)),
+    ]
+    print_table((f"Study {name}", ""), rows)
+
+
+def _print_points(found: dict[str, int], per_point: list[Point]) -> None:
+    from flatmin.cli.output import number, print_table
+
+    print_table(("Runs", ""), [(state, str(count)) for state, count in found.items()])
+    states = ("runs", "converged", "edge of stability", "diverged")
+    rows = [
+        [
+            *map(number, point.place.values()),
+            *(str(point.counts.get(state, 0)) for state in states),
+            *_band(point.means["sharpness"]),
+            _band(point.means["distance"])[0],
+        ]
+        for point in per_point[:_MOST_POINTS]
+    ]
+    names = [name.replace("_", " ") for name in per_point[0].place]
+    heads = ("runs", "conv.", "edge", "div.", "sharpness", "95 % band", "distance")
+    print_table([*names, *heads], rows)
+    if len(per_point) > _MOST_POINTS:
+        print(f"... and {len(per_point) - _MOST_POINTS} more points: see --json or export")
+
+
+def _band(mean: Mean) -> tuple[str, str]:
+    if not mean.count:
+        return "-", "-"
+    return f"{mean.value:.3g}", f"{mean.low:.3g}-{mean.high:.3g}"
+
+
+def _duration(seconds: float) -> str:
+    for unit, size in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.1f} s"
+
+
+def _size(count: float) -> str:
+    for unit, size in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count / 1024:.1f} KiB"

@@ -1,0 +1,169 @@
+"""`flatmin study run`: run what is missing of a study."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flatmin.cli import options
+from flatmin.errors import SettingError
+
+if TYPE_CHECKING:
+    from flatmin.study.runner import Status, Summary
+
+_MOST_FAILURES = 10
+
+
+def run(
+    spec: Annotated[str, typer.Argument(metavar="SPEC", help="The study's file (.toml).")],
+    out: Annotated[str, typer.Option(help="Folder of the results; continued if it is there.")],
+    threads: Annotated[str | None, typer.Option(help="Threads. Default: one per core.")] = None,
+    workers: Annotated[
+        str | None, typer.Option(help="Start so many Dask processes instead of threads.")
+    ] = None,
+    scheduler: Annotated[
+        str | None, typer.Option(help="Address of a Dask scheduler, such as tcp://host:8786.")
+    ] = None,
+    only: Annotated[str | None, typer.Option(help="Run only the shard with this id.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Run a study, or what is missing of it; the same command again continues."""
+    given = [name for name, value in _places(threads, workers, scheduler) if value is not None]
+    if len(given) > 1:
+        raise SettingError(f"{given[0]} and {given[1]} exclude each other: give one of them")
+    settings: dict[str, Any] = {
+        "threads": None if threads is None else options.whole("--threads", threads),
+        "workers": None if workers is None else options.whole("--workers", workers),
+        "scheduler": scheduler,
+        "only": only,
+        "spec": spec,
+        "note": lambda line: print(f"flatmin: {line}", file=sys.stderr, flush=True),
+    }
+
+    from flatmin.study.runner import run_study
+    from flatmin.study.spec import read_spec
+
+    study = read_spec(spec)
+    try:
+        with _bar(quiet=json) as progress:
+            summary = run_study(study, out, progress=progress, **settings)
+    except KeyboardInterrupt:
+        _leave(out)
+    if json:
+        from json import dumps
+
+        print(dumps(_as_dict(summary), indent=2, allow_nan=False))
+    else:
+        _print_table(summary)
+    if summary.failures:
+        _print_failures(summary, whole=only is not None)
+        raise typer.Exit(1)
+
+
+def _places(*values: str | None) -> list[tuple[str, str | None]]:
+    return list(zip(("--threads", "--workers", "--scheduler"), values, strict=True))
+
+
+def _leave(out: str) -> None:
+    """End at once: threads in the middle of a shard are not waited for."""
+    line = f"stopped; finished shards are in {out!r}, the same command continues"
+    print(f"flatmin: {line}", file=sys.stderr, flush=True)
+    sys.stdout.flush()
+    os._exit(130)
+
+
+@contextmanager
+def _bar(quiet: bool) -> Iterator[Callable[[Status], None] | None]:
+    """A bar over network steps on standard error; nothing if quiet or not at a terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        BarColumn(bar_width=20),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("starting", total=None, rate="")
+
+        def show(status: Status) -> None:
+            if bar.tasks[0].total is None:
+                bar.reset(task, total=status.total_steps, completed=status.steps)
+            speed = bar.tasks[0].speed
+            bar.update(
+                task,
+                completed=status.steps,
+                description=_counts(status),
+                rate="" if speed is None else f"{speed / 1e6:.3g} M steps/s",
+            )
+
+        yield show
+
+
+def _counts(status: Status) -> str:
+    from flatmin.study.shard_files import EDGE
+
+    counts = status.counts
+    words = [
+        f"{counts['converged']} converged",
+        f"{counts[EDGE]} at the edge",
+        f"{counts['diverged']} diverged",
+    ]
+    if status.failed:
+        words.append(f"{status.failed} shards failed")
+    return ", ".join(words)
+
+
+def _as_dict(summary: Summary) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return asdict(summary) | {"directory": str(summary.directory)}
+
+
+def _print_table(summary: Summary) -> None:
+    from flatmin.cli.output import print_table
+    from flatmin.study.shard_files import EDGE
+
+    counts = dict(summary.counts)
+    edge = counts.pop(EDGE, 0)
+    rows = [("Runs finished", f"{summary.runs} of {summary.total_runs}")]
+    for state in sorted(counts):
+        rows.append((f"  {state}", str(counts[state])))
+        if state == "converged":
+            rows.append(("    at the edge of stability", str(edge)))
+    rows.append(("Shards finished", f"{summary.shards} of {summary.total_shards}"))
+    rows.append(("  run now", str(summary.shards_run)))
+    if summary.failures:
+        rows.append(("  failed now", str(len(summary.failures))))
+    rows.append(("Time", f"{summary.seconds:.1f} s, start {summary.start_seconds:.1f} s"))
+    if summary.steps:
+        speed = summary.steps / summary.seconds
+        rows.append(("Network steps", f"{summary.steps:.3g}, {speed / 1e6:.3g} million a second"))
+    rows.append(("Folder", str(summary.directory)))
+    print_table(("Study", ""), rows)
+
+
+def _print_failures(summary: Summary, whole: bool) -> None:
+    """One line for each failed shard; its traceback too if it was run alone."""
+    for failure in summary.failures[:_MOST_FAILURES]:
+        if whole:
+            print(failure.traceback, file=sys.stderr)
+        print(
+            f"flatmin: shard {failure.shard_id} failed: {failure.error}; "
+            f"to run it alone: {failure.command}",
+            file=sys.stderr,
+        )
+    more = len(summary.failures) - _MOST_FAILURES
+    if more > 0:
+        folder = summary.directory / "failures"
+        print(f"flatmin: and {more} more shards failed, see {str(folder)!r}", file=sys.stderr)

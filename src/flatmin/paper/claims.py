@@ -1,0 +1,399 @@
+"""What the paper claims of its figures, each as a number with a verdict that can fail.
+
+One claim, one function: it takes the tables of a study and returns claims. `expected` and
+`tolerance` are fixed here, before anything is measured; `measured` comes from the runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from flatmin.problem import Regression
+from flatmin.theory.minimal_sharpness import (
+    corollary_2_bound,
+    critical_learning_rate,
+    lower_bound,
+    paper_learning_rate,
+    vanishing_scale_limit,
+)
+
+HOLDS, FAILS = "holds", "fails"
+# A run has learned when its squared distance to w* is below this; |w*| = 1.
+LEARNED = 1e-2
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One statement about a figure, what it expects, what was measured, and the verdict."""
+
+    id: str
+    figure: str
+    statement: str
+    expected: str
+    measured: float | None
+    tolerance: str
+    verdict: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+def judge(
+    id: str, figure: str, statement: str, expected: str, tolerance: str, measured: float, ok: bool
+) -> Claim:
+    """A claim with its verdict; a measurement that does not exist fails."""
+    exists = bool(np.isfinite(measured))
+    verdict = HOLDS if ok and exists else FAILS
+    return Claim(
+        id, figure, statement, expected, float(measured) if exists else None, tolerance, verdict
+    )
+
+
+def within(
+    id: str, figure: str, statement: str, measured: float, expected: float, tolerance: float
+) -> Claim:
+    """A claim that a number lies within a tolerance of another."""
+    ok = abs(measured - expected) <= tolerance
+    return judge(id, figure, statement, f"{expected:.4g}", f"+- {tolerance:.2g}", measured, ok)
+
+
+def between(
+    id: str, figure: str, statement: str, measured: float, low: float, high: float
+) -> Claim:
+    """A claim that a number lies in an interval."""
+    expected = f"{low:.4g} to {high:.4g}"
+    return judge(id, figure, statement, expected, "none", measured, low <= measured <= high)
+
+
+def finished(rows: pd.DataFrame) -> pd.DataFrame:
+    """Runs that did not diverge."""
+    return rows[rows["state"] != "diverged"]
+
+
+def success_and_failure(
+    rows: pd.DataFrame, data: Regression, figure: str, depth: int, p_norm: float
+) -> list[Claim]:
+    """1a, 4a: training succeeds below the critical rate whatever the scale, and fails above."""
+    critical = critical_learning_rate(data, depth, p_norm)
+    kept = finished(rows)
+    below = kept[kept["learning_rate"] < critical]
+    above = kept[kept["learning_rate"] > critical]
+    medians = below.groupby(["learning_rate", "scale"])["distance"].median()
+    by_scale = above.groupby("scale")["distance"].median()
+    return [
+        judge(
+            f"{figure}-learns-below",
+            figure,
+            "below 2/S_min the runs that do not diverge learn, whatever the scale: the largest "
+            "median of |w - w*|^2 over rates and scales",
+            f"at most {LEARNED:g}",
+            "none",
+            medians.max(),
+            medians.max() <= LEARNED,
+        ),
+        judge(
+            f"{figure}-fails-above",
+            figure,
+            "above 2/S_min they do not learn: the smallest median of |w - w*|^2 over scales",
+            f"at least {LEARNED:g}",
+            "none",
+            by_scale.min(),
+            by_scale.min() >= LEARNED,
+        ),
+    ]
+
+
+def edge_bounds(rows: pd.DataFrame, figure: str) -> list[Claim]:
+    """S_min <= S <= 2/eta at the end of every converged run."""
+    ended = rows[rows["state"] == "converged"]
+    low = float((ended["sharpness"] / ended["minimal_sharpness"]).min()) if len(ended) else np.nan
+    high = float((ended["sharpness"] / ended["edge"]).max()) if len(ended) else np.nan
+    return [
+        judge(
+            f"{figure}-above-s-min",
+            figure,
+            f"S >= S_min at the end of all {len(ended)} converged runs: the smallest S/S_min",
+            "at least 1",
+            "1e-6",
+            low,
+            low >= 1.0 - 1e-6,
+        ),
+        judge(
+            f"{figure}-below-edge",
+            figure,
+            f"S <= 2/eta at the end of all {len(ended)} converged runs: the largest S eta/2",
+            "at most 1",
+            "1e-6",
+            high,
+            high <= 1.0 + 1e-6,
+        ),
+    ]
+
+
+def small_scale(rows: pd.DataFrame, data: Regression, depth: int) -> list[Claim]:
+    """1b at the smallest scale: Corollary 2's bounds, no dependence on the rate, the exact limit.
+
+    Over the rates that the figure shows, those below 0.09.
+    """
+    shown = rows[rows["learning_rate"] < 0.09]
+    ended = shown[(shown["state"] == "converged") & (shown["scale"] == shown["scale"].min())]
+    means = ended.groupby("learning_rate")["sharpness"].mean()
+    low, high = lower_bound(data, depth), corollary_2_bound(data, depth)
+    limit = vanishing_scale_limit(data, depth)
+    inside = ended["sharpness"].between(low * (1 - 1e-9), high)
+    spread = float(means.max() / means.min()) if len(means) > 1 else np.nan
+    return [
+        judge(
+            "1b-corollary-2",
+            "1b",
+            "from the smallest scale all runs end between Theorem 1's lower and Corollary 2's "
+            "upper bound: share inside",
+            "1",
+            "none",
+            float(inside.mean()) if len(inside) else np.nan,
+            bool(inside.all()),
+        ),
+        judge(
+            "1b-rate-independent",
+            "1b",
+            "from the smallest scale final sharpness does not depend on the rate: largest over "
+            "smallest mean",
+            "1",
+            "+- 0.05",
+            spread,
+            spread <= 1.05,
+        ),
+        within(
+            "1b-vanishing-limit",
+            "1b",
+            "from the smallest scale final sharpness is close to the exact vanishing-scale limit: "
+            "mean S over the limit",
+            float(ended["sharpness"].mean() / limit),
+            1.0,
+            0.2,
+        ),
+    ]
+
+
+def plateau(rows: pd.DataFrame, figure: str, rates: list[float], scales: int) -> list[Claim]:
+    """Large scales plateau at 2/eta: the median of S eta/2 over the largest scales that train."""
+    claims = []
+    for rate in rates:
+        kept = finished(rows[np.isclose(rows["learning_rate"], rate)])
+        largest = sorted(kept["scale"].unique())[-scales:]
+        shares = (kept["sharpness"] / kept["edge"])[kept["scale"].isin(largest)]
+        claims.append(
+            between(
+                f"{figure}-plateau-{rate:g}",
+                figure,
+                f"at rate {rate:g} large scales end at the edge of stability: median of S eta/2 "
+                f"over the {scales} largest scales (spread {shares.quantile(0.1):.2f} to "
+                f"{shares.quantile(0.9):.2f})",
+                float(shares.median()),
+                0.9,
+                1.05,
+            )
+        )
+    return claims
+
+
+def two_runs(traces: pd.DataFrame, rows: pd.DataFrame, figures: tuple[str, str]) -> list[Claim]:
+    """1c, 4c: the run stays below 2/eta. 1d, 4d: the run goes to 2/eta and stays around it."""
+    slow, fast = rows["learning_rate"].min(), rows["learning_rate"].max()
+    claims = []
+    for rate, figure in ((slow, figures[0]), (fast, figures[1])):
+        run = rows.loc[rows["learning_rate"] == rate, "run"].iloc[0]
+        share = traces[traces["run"] == run].sort_values("step")["sharpness"].dropna() * rate / 2.0
+        if rate == slow:
+            claims.append(
+                judge(
+                    f"{figure}-below-edge",
+                    figure,
+                    f"the run at rate {rate:g} stays below the edge: the largest S eta/2",
+                    "below 1",
+                    "none",
+                    share.max(),
+                    share.max() < 1.0,
+                )
+            )
+        else:
+            tail = share.iloc[len(share) // 2 :]
+            claims.append(
+                within(
+                    f"{figure}-at-edge",
+                    figure,
+                    f"the run at rate {rate:g} settles around the edge: mean of S eta/2 over the "
+                    "second half",
+                    float(tail.mean()),
+                    1.0,
+                    0.1,
+                )
+            )
+    return claims
+
+
+def depth_thresholds(rows: pd.DataFrame, data: Regression) -> list[Claim]:
+    """2: the rate at which learning stops, against the exact 2/S_min and the paper's formula."""
+    claims = []
+    for depth in sorted(rows["depth"].unique()):
+        group = rows[rows["depth"] == depth]
+        learned = (group["distance"] < LEARNED).groupby(group["learning_rate"]).mean()
+        rates = learned.index.to_numpy()
+        fails = np.flatnonzero(learned.to_numpy() < 0.5)
+        first = int(fails[0]) if len(fails) and fails[0] > 0 else -1
+        # Geometric middle of the last rate that works and the first that does not.
+        threshold = float(np.sqrt(rates[first - 1] * rates[first])) if first > 0 else np.nan
+        step = float(np.sqrt(rates[1] / rates[0]))
+        for name, value in (
+            ("exact", critical_learning_rate(data, int(depth))),
+            ("paper", paper_learning_rate(data, int(depth))),
+        ):
+            words = "the exact 2/S_min" if name == "exact" else "the paper's formula"
+            claims.append(
+                judge(
+                    f"2-threshold-{depth}-{name}",
+                    "2",
+                    f"depth {depth}: learning stops at {words}, {value:.4g}, to within half a step "
+                    f"of the grid: measured threshold",
+                    f"{value:.4g}",
+                    f"factor {step:.3f}",
+                    threshold,
+                    max(threshold / value, value / threshold) <= step * (1 + 1e-9),
+                )
+            )
+    return claims
+
+
+def divergence_rises(rows: pd.DataFrame, figure: str) -> list[Claim]:
+    """3, 5: the share of diverged runs rises with scale and with rate.
+
+    Along each line the share may fall below its maximum so far only by what 20 runs a point can
+    do by chance (two standard deviations of the difference of two shares near a half).
+    """
+    shares = (
+        (rows["state"] == "diverged")
+        .groupby([rows["learning_rate"], rows["scale"]])
+        .mean()
+        .unstack("scale")
+    )
+    size = rows.groupby(["learning_rate", "scale"]).size().min()
+    chance = float(2.0 * np.sqrt(2.0 * 0.25 / size))
+    claims = []
+    for name, table in (("scale", shares.to_numpy()), ("rate", shares.to_numpy().T)):
+        drop = float(np.max(np.maximum.accumulate(table, axis=1) - table))
+        rise = float(np.max(table[:, -1] - table[:, 0]))
+        claims.append(
+            judge(
+                f"{figure}-rises-with-{name}",
+                figure,
+                f"the probability of divergence rises with the {name} (by {rise:.2f} at most): its "
+                "largest fall below an earlier value",
+                "0",
+                f"chance, {chance:.2f}",
+                drop,
+                drop <= chance and rise > chance,
+            )
+        )
+    return claims
+
+
+def initial_sensitivity(linear: pd.DataFrame, residual: pd.DataFrame) -> list[Claim]:
+    """4b: sharpness at initialisation depends less on the scale for residual networks."""
+
+    def ratio(rows: pd.DataFrame) -> float:
+        means = rows.groupby("scale")["initial_sharpness"].median()
+        return float(means.max() / means.min())
+
+    gaussian, identity = ratio(linear), ratio(residual)
+    return [
+        judge(
+            "4b-less-sensitive",
+            "4b",
+            f"initial sharpness varies over the scales by a smaller factor than from Gaussian "
+            f"initialisation ({gaussian:.3g}): the factor",
+            f"below {gaussian:.3g}",
+            "none",
+            identity,
+            identity < gaussian,
+        )
+    ]
+
+
+@dataclass(frozen=True)
+class Line:
+    """A regression line with its standard errors."""
+
+    slope: float
+    slope_error: float
+    intercept: float
+    intercept_error: float
+
+
+def gap_points(rows: pd.DataFrame, rate: float = 0.001) -> tuple[Any, Any]:
+    """6b: log10 of final sharpness and of test risk minus train risk, one point a run."""
+    kept = finished(rows[np.isclose(rows["learning_rate"], rate)])
+    gap = kept["test_risk"] - kept["train_risk"]
+    kept, gap = kept[gap > 0], gap[gap > 0]
+    return np.log10(kept["sharpness"].to_numpy()), np.log10(gap.to_numpy())
+
+
+def gap_line(rows: pd.DataFrame) -> Line:
+    """6b's regression line."""
+    from scipy.stats import linregress
+
+    fit = linregress(*gap_points(rows))
+    return Line(
+        float(fit.slope), float(fit.stderr), float(fit.intercept), float(fit.intercept_stderr)
+    )
+
+
+def generalisation(rows: pd.DataFrame) -> list[Claim]:
+    """6b: slope 0.42 +- 0.01 and intercept -0.96 +- 0.03 on the authors' data.
+
+    Theirs and ours are two samples of initial weights, so the tolerance is two standard errors of
+    the difference.
+    """
+    line = gap_line(rows)
+    return [
+        within(
+            "6b-slope",
+            "6b",
+            "slope of log10(test - train risk) on log10(sharpness), "
+            f"ours +- {line.slope_error:.3f}",
+            line.slope,
+            0.42,
+            2.0 * float(np.hypot(line.slope_error, 0.01)),
+        ),
+        within(
+            "6b-intercept",
+            "6b",
+            f"its intercept, ours +- {line.intercept_error:.3f}",
+            line.intercept,
+            -0.96,
+            2.0 * float(np.hypot(line.intercept_error, 0.03)),
+        ),
+    ]
+
+
+def gelu_small_scale(rows: pd.DataFrame, data: Regression, depth: int) -> list[Claim]:
+    """7: from the smallest scale final sharpness is close to the linear networks' bounds."""
+    kept = finished(rows)
+    kept = kept[(kept["scale"] == kept["scale"].min()) & (kept["excess_risk"] < LEARNED)]
+    ratio = float(kept["sharpness"].median() / kept["minimal_sharpness"].median())
+    high = corollary_2_bound(data, depth) / lower_bound(data, depth)
+    return [
+        between(
+            "7-linear-bounds",
+            "7",
+            "from the smallest scale the runs that learn end within the linear networks' bounds: "
+            "median S over the linear S_min",
+            ratio,
+            1.0,
+            high,
+        )
+    ]

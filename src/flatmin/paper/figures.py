@@ -1,0 +1,189 @@
+"""The paper's figures, drawn from the tables of its studies; nothing here computes a run.
+
+Lines are geometric means over the runs that did not diverge, bands their 95 % confidence intervals;
+a point is left out where every run diverged.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from flatmin.paper.claims import gap_line, gap_points
+from flatmin.plots import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, SKY, new_figure, plain_log_ticks
+from flatmin.problem import Regression
+from flatmin.theory.minimal_sharpness import (
+    corollary_2_bound,
+    critical_learning_rate,
+    lower_bound,
+    minimal_sharpness,
+    paper_learning_rate,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_COLOURS = (BLUE, ORANGE, GREEN, RED, PURPLE)
+_MARKERS = ("o", "s", "^", "D", "v")
+_SMALLEST = 1e-25
+
+
+def band(rows: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
+    """Geometric mean of y at each x with its 95 % interval, over the values that exist.
+
+    Fewer than three values have no interval worth drawing.
+    """
+    from scipy.stats import t as student
+
+    kept = rows[[x, y]].dropna()
+    logs = np.log(kept[y].clip(lower=_SMALLEST))
+    groups = logs.groupby(kept[x])
+    count, mean = groups.count(), groups.mean()
+    error = groups.std(ddof=1).fillna(0.0) / np.sqrt(count)
+    width = (error * student.ppf(0.975, np.maximum(count - 1, 1))).where(count >= 3, 0.0)
+    return pd.DataFrame(
+        {"mean": np.exp(mean), "low": np.exp(mean - width), "high": np.exp(mean + width)}
+    )
+
+
+def _line(panel: Axes, table: pd.DataFrame, label: str, colour: str, marker: str) -> None:
+    panel.plot(table.index, table["mean"], marker=marker, ms=4, color=colour, label=label)
+    panel.fill_between(table.index, table["low"], table["high"], color=colour, alpha=0.2, lw=0)
+
+
+def _rates(rows: pd.DataFrame) -> list[float]:
+    return sorted(rows["learning_rate"].unique())
+
+
+def _finished(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows[rows["state"] != "diverged"]
+
+
+def distance_figure(rows: pd.DataFrame) -> Figure:
+    """1a, 4a: |w - w*|^2 after training against initial scale, one line per rate."""
+    figure, (panel,) = new_figure(1, width=6.0, height=4.2)
+    _line(panel, band(rows, "scale", "initial_distance"), "initialisation", BLACK, "x")
+    for i, rate in enumerate(_rates(rows)):
+        kept = _finished(rows[rows["learning_rate"] == rate])
+        _line(panel, band(kept, "scale", "distance"), f"rate {rate:g}", _COLOURS[i], _MARKERS[i])
+    panel.set(xlabel="scale of initialisation", ylabel="squared distance |w - w*|²", yscale="log")
+    panel.legend(frameon=False, fontsize=8, ncols=2)
+    return figure
+
+
+def sharpness_figure(
+    rows: pd.DataFrame, data: Regression, depth: int, p_norm: float = 1.0, corollary: bool = True
+) -> Figure:
+    """1b, 4b, 6a, 7: sharpness before and after training, with 2/eta, the bounds and S_min."""
+    figure, (panel,) = new_figure(1, width=6.6, height=4.6)
+    _line(panel, band(rows, "scale", "initial_sharpness"), "initialisation", BLACK, "x")
+    for i, rate in enumerate(r for r in _rates(rows) if r < 0.09):
+        kept = _finished(rows[rows["learning_rate"] == rate])
+        colour = _COLOURS[i]
+        _line(panel, band(kept, "scale", "sharpness"), f"rate {rate:g}", colour, _MARKERS[i])
+        panel.axhline(2.0 / rate, color=colour, ls="--", lw=1)
+        panel.text(
+            1.01, 2.0 / rate, f"2/{rate:g}", transform=panel.get_yaxis_transform(),
+            fontsize=7, color=colour, va="center",
+        )  # fmt: skip
+    bounds = [("lower bound", lower_bound(data, depth, p_norm))]
+    if corollary:
+        bounds.append(("Corollary 2", corollary_2_bound(data, depth)))
+    for name, value in bounds:
+        panel.axhline(value, color=BLACK, ls=":", lw=1)
+        below = name == "lower bound"
+        panel.annotate(
+            name, (0.02, value), xycoords=panel.get_yaxis_transform(),
+            textcoords="offset points", xytext=(0, -9 if below else 3), fontsize=7,
+            bbox={"fc": "white", "ec": "none", "pad": 0.5, "alpha": 0.8},
+        )  # fmt: skip
+    exact = minimal_sharpness(data, depth, p_norm).exact
+    panel.axhline(exact, color=SKY, lw=1.2, zorder=0, label=f"S_min, exact: {exact:.2f}")
+    panel.set(xlabel="scale of initialisation", ylabel="sharpness", yscale="log", ylim=(0.1, 3e4))
+    panel.legend(frameon=False, fontsize=8, ncols=2, loc="upper left")
+    return figure
+
+
+def divergence_figure(rows: pd.DataFrame) -> Figure:
+    """3, 5: share of diverged runs against initial scale, with 95 % Wilson intervals."""
+    from scipy.stats import binomtest
+
+    figure, (panel,) = new_figure(1, width=6.0, height=4.2)
+    for i, rate in enumerate(_rates(rows)):
+        groups = (rows["state"] == "diverged")[rows["learning_rate"] == rate].groupby(rows["scale"])
+        count, size = groups.sum(), groups.count()
+        share = count / size
+        intervals = [
+            binomtest(int(k), int(n)).proportion_ci(method="wilson")
+            for k, n in zip(count, size, strict=True)
+        ]
+        reach = np.array(
+            [(p - one.low, one.high - p) for p, one in zip(share, intervals, strict=True)]
+        )
+        # Side by side, so that the intervals of several rates can be told apart.
+        shift = (i - 2) * 0.004 * float(np.ptp(share.index))
+        panel.errorbar(
+            share.index + shift, share, np.clip(reach.T, 0.0, None), marker=_MARKERS[i], ms=4,
+            color=_COLOURS[i], elinewidth=0.8, capsize=1.5, label=f"rate {rate:g}",
+        )  # fmt: skip
+    panel.set(xlabel="scale of initialisation", ylabel="share of runs that diverged")
+    panel.set_ylim(-0.03, 1.03)
+    panel.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def run_figure(traces: pd.DataFrame, rows: pd.DataFrame, rate: float, least: float) -> Figure:
+    """1c, 1d, 4c, 4d: distance and sharpness along one run, with 2/eta and S_min."""
+    figure, (left, right) = new_figure(2, width=8.0, height=3.4)
+    run = rows.loc[np.isclose(rows["learning_rate"], rate), "run"].iloc[0]
+    trace = traces[traces["run"] == run].sort_values("step")
+    left.plot(trace["step"], trace["distance"], color=BLUE)
+    left.set(xlabel="step", ylabel="squared distance |w - w*|²", yscale="log")
+    right.plot(trace["step"], trace["sharpness"], color=BLUE, label="sharpness")
+    right.axhline(2.0 / rate, color=RED, ls="--", label=f"2/eta = {2.0 / rate:g}")
+    right.axhline(least, color=GREEN, ls=":", label=f"S_min, exact: {least:.2f}")
+    right.set(xlabel="step", ylabel="sharpness", yscale="log")
+    top = 4.0 * max(2.0 / rate, float(trace["sharpness"].max()))
+    right.set_ylim(0.7 * float(trace["sharpness"].min()), top)
+    plain_log_ticks(right.yaxis)
+    right.legend(frameon=False, fontsize=8, ncols=2, loc="upper left")
+    figure.suptitle(f"learning rate {rate:g}", fontsize=10)
+    return figure
+
+
+def depth_figure(rows: pd.DataFrame, data: Regression) -> Figure:
+    """2: distance against rate, one line per depth, with both predictions of the threshold."""
+    figure, (panel,) = new_figure(1, width=7.0, height=4.2)
+    for i, depth in enumerate(sorted(rows["depth"].unique())):
+        kept = _finished(rows[rows["depth"] == depth])
+        colour = _COLOURS[i]
+        _line(panel, band(kept, "learning_rate", "distance"), f"L = {depth}", colour, _MARKERS[i])
+        panel.axvline(critical_learning_rate(data, int(depth)), color=colour, ls="-", lw=1)
+        panel.axvline(paper_learning_rate(data, int(depth)), color=colour, ls=":", lw=1.6)
+    panel.plot([], [], color=BLACK, lw=1, label="2/S_min, exact")
+    panel.plot([], [], color=BLACK, ls=":", lw=1.6, label="the paper's approximation")
+    panel.set(xlabel="learning rate", ylabel="squared distance |w - w*|²")
+    panel.set(xscale="log", yscale="log")
+    plain_log_ticks(panel.xaxis)
+    figure.legend(frameon=False, fontsize=8, loc="outside upper center", ncols=6)
+    return figure
+
+
+def generalisation_figure(rows: pd.DataFrame) -> Figure:
+    """6b: generalisation gap against final sharpness at rate 0.001, one dot a run."""
+    figure, (panel,) = new_figure(1, width=5.6, height=4.2)
+    x, y = gap_points(rows)
+    line = gap_line(rows)
+    panel.scatter(x, y, s=7, color=BLUE, alpha=0.35, lw=0, label=f"{len(x)} runs")
+    ends: Any = np.array([x.min(), x.max()])
+    label = (
+        f"slope {line.slope:.3f} +- {line.slope_error:.3f}\n"
+        f"intercept {line.intercept:.3f} +- {line.intercept_error:.3f}"
+    )
+    panel.plot(ends, line.intercept + line.slope * ends, color=RED, label=label)
+    panel.set(xlabel="log10 of final sharpness", ylabel="log10 of (test risk - train risk)")
+    panel.legend(frameon=False, fontsize=8)
+    return figure

@@ -1,0 +1,154 @@
+"""report.html and report.json: the figures in the paper's order, the verdicts, times, versions."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from flatmin import __version__
+from flatmin.atomic import writing
+from flatmin.paper.claims import FAILS, Claim
+from flatmin.theory.minimal_sharpness import CONVENTION
+
+
+@dataclass(frozen=True)
+class Section:
+    """One figure as it enters the report."""
+
+    id: str
+    title: str
+    sentence: str
+    picture: Path
+    claims: Sequence[Claim]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything the two files say."""
+
+    preset: str
+    paper: Sequence[Section]
+    beyond: Sequence[Section]
+    study_seconds: dict[str, float]
+    seconds: float
+
+    @property
+    def claims(self) -> list[Claim]:
+        """All claims, in the order of the figures."""
+        return [claim for section in (*self.paper, *self.beyond) for claim in section.claims]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The content of report.json."""
+        figures = {s.id: s.seconds for s in (*self.paper, *self.beyond)}
+        return {
+            "preset": self.preset,
+            "seconds": {"total": self.seconds, "figures": figures, "studies": self.study_seconds},
+            "claims": [claim.as_dict() for claim in self.claims],
+            "convention": CONVENTION,
+            "versions": versions(),
+        }
+
+    def write(self, directory: Path) -> None:
+        """Both files."""
+        with writing(directory / "report.json") as temporary:
+            temporary.write_text(json.dumps(self.as_dict(), indent=2, allow_nan=False) + "\n")
+        with writing(directory / "report.html") as temporary:
+            temporary.write_text(_page(self), encoding="utf-8")
+
+
+def versions() -> dict[str, str]:
+    """Versions of what took part."""
+    names = ("numpy", "scipy", "numba", "pandas", "pyarrow", "matplotlib")
+    python = ".".join(map(str, sys.version_info[:3]))
+    return {"flatmin": __version__, "python": python} | {name: version(name) for name in names}
+
+
+_STYLE = """
+body { font: 16px/1.5 Georgia, serif; color: #222; max-width: 60rem; margin: 2rem auto;
+       padding: 0 1rem; }
+h1, h2, h3 { font-family: Helvetica, Arial, sans-serif; line-height: 1.2; }
+h2 { margin-top: 3rem; border-bottom: 1px solid #ccc; }
+figure { margin: 1.5rem 0 2.5rem; } figure img { max-width: 100%; }
+figcaption { color: #444; }
+table { border-collapse: collapse; font: 13px/1.4 Helvetica, Arial, sans-serif; width: 100%; }
+td, th { text-align: left; padding: .3rem .6rem; border-bottom: 1px solid #eee;
+         vertical-align: top; }
+.holds { color: #00694d; } .fails { color: #fff; background: #b3261e; font-weight: bold; }
+.note { color: #555; font-size: 14px; }
+"""
+
+
+def _page(report: Report) -> str:
+    failed = sum(claim.verdict == FAILS for claim in report.claims)
+    count = len(report.claims)
+    verdict = f"{count - failed} of {count} claims hold" + (f", {failed} fail" if failed else "")
+    quick = (
+        "<p class=note><b>Quick preset:</b> fewer repetitions than the paper; some claims may fail "
+        "for want of runs.</p>"
+        if report.preset == "quick"
+        else ""
+    )
+    parts = [
+        "<!doctype html><html lang=en><meta charset=utf-8>",
+        "<meta name=viewport content='width=device-width, initial-scale=1'>",
+        "<title>Deep linear networks and flat minima, reproduced</title>",
+        f"<style>{_STYLE}</style>",
+        "<h1>Deep linear networks and flat minima, reproduced</h1>",
+        "<p>Figures of Marion and Chizat, <i>Deep linear networks for regression are implicitly "
+        "regularized towards flat minima</i> (NeurIPS 2024), run again on the authors' data with "
+        f"fresh initial weights, in {report.seconds:.0f} seconds. <b>{verdict}.</b></p>",
+        quick,
+        f"<p class=note>Sharpness is the {escape(CONVENTION)}. Lines are geometric means over the "
+        "runs that did not diverge; bands are 95 % confidence intervals.</p>",
+        "<h2>The figures</h2>",
+        *(_figure(section, f"Figure {section.id}") for section in report.paper),
+    ]
+    if report.beyond:
+        parts += ["<h2>Beyond the paper</h2>", *(_figure(s, "") for s in report.beyond)]
+    parts += [
+        "<h2>The claims</h2>",
+        _claims_table(report.claims),
+        "<h2>Times and versions</h2>",
+        _plain_table(
+            ("study", "seconds"), [(k, f"{v:.1f}") for k, v in report.study_seconds.items()]
+        ),
+        "<p class=note>" + ", ".join(f"{k} {v}" for k, v in versions().items()) + "</p>",
+        "</html>",
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _figure(section: Section, label: str) -> str:
+    image = base64.b64encode(section.picture.read_bytes()).decode()
+    title = escape(f"{label}. {section.title}" if label else section.title)
+    body = f"<h3 id='{section.id}'>{title}</h3><figure>"
+    body += f"<img alt='{title}' src='data:image/png;base64,{image}'>"
+    body += f"<figcaption>{escape(section.sentence)}</figcaption></figure>"
+    return body + (_claims_table(section.claims) if section.claims else "")
+
+
+def _claims_table(claims: Sequence[Claim]) -> str:
+    rows = []
+    for claim in claims:
+        measured = "none" if claim.measured is None else f"{claim.measured:.4g}"
+        rows.append(
+            f"<tr><td>{escape(claim.figure)}</td><td>{escape(claim.statement)}</td>"
+            f"<td>{escape(claim.expected)}</td><td>{escape(claim.tolerance)}</td>"
+            f"<td>{measured}</td><td class={claim.verdict}>{claim.verdict}</td></tr>"
+        )
+    head = "<tr><th>figure<th>claim<th>expected<th>tolerance<th>measured<th>verdict</tr>"
+    return f"<table>{head}{''.join(rows)}</table>"
+
+
+def _plain_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f"<th>{escape(h)}" for h in heads)
+    body = "".join("<tr>" + "".join(f"<td>{escape(c)}</td>" for c in row) + "</tr>" for row in rows)
+    return f"<table><tr>{head}</tr>{body}</table>"

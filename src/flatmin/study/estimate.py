@@ -1,0 +1,140 @@
+"""What a study will take, without running it: a few of its runs are tried on one core."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from flatmin.parallel import thread_count
+from flatmin.study.execute import run_shard
+from flatmin.study.inputs import architecture_of, inputs
+from flatmin.study.plan import Shard, Stretch, network_steps, plan, records, run_bytes, run_flops
+from flatmin.study.spec import Study
+
+# Of up to so many architectures, so many runs each, up to so many flops (about half a second).
+_ARCHITECTURES = 4
+_PILOT_RUNS = 64
+_PILOT_FLOPS = 6e9
+# Footer, schema and page headers of a shard's file.
+_FILE_BYTES = 20_000
+
+Group = tuple[int, int | None]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Size of a study and what it will take on this machine; early ends make it shorter."""
+
+    runs: int
+    network_steps: int
+    shards: int
+    threads: int
+    seconds: float
+    memory_bytes: int
+    disk_bytes: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain numbers, ready for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class _Pilot:
+    """Measured on a few runs of one architecture: seconds, their nominal cost, and bytes."""
+
+    seconds: float
+    flops: float
+    row_bytes: float
+    record_bytes: float
+
+
+def estimate(study: Study, threads: int | None = None) -> Estimate:
+    """Runs, steps, seconds, memory and disk of a study; takes a few seconds itself."""
+    workers = threads or thread_count()
+    shards = plan(study)
+    cost: dict[Group, float] = {}
+    members: dict[Group, list[Stretch]] = {}
+    for shard in shards:
+        first = shard.stretches[0].first
+        group = (first.depth, first.width)
+        cost[group] = cost.get(group, 0.0) + shard.cost
+        members.setdefault(group, []).extend(shard.stretches)
+    tried = {group: _try(study, members[group]) for group in _spaced(sorted(cost, key=str))}
+    seconds = sum(cost[group] * one.seconds / one.flops for group, one in tried.items())
+    share = sum(cost[group] for group in tried) / sum(cost.values())
+    rows = sum(one.row_bytes for one in tried.values()) / len(tried)
+    record = sum(one.record_bytes for one in tried.values()) / len(tried)
+    recorded = sum(
+        one.count * records(study, one.first.steps) for held in members.values() for one in held
+    )
+    files = len(shards) * (1 if study.record.every is None else 2)
+    largest = max(_shard_bytes(study, shard) for shard in shards[: 100 * workers])
+    return Estimate(
+        runs=study.runs,
+        network_steps=network_steps(study),
+        shards=len(shards),
+        threads=workers,
+        seconds=seconds / share / min(workers, len(shards)),
+        memory_bytes=int(_resident() + workers * largest),
+        disk_bytes=int(study.runs * rows + recorded * record + files * _FILE_BYTES),
+    )
+
+
+def _spaced(groups: list[Group]) -> list[Group]:
+    """A few of them, evenly spaced."""
+    count = min(len(groups), _ARCHITECTURES)
+    return [groups[i * len(groups) // count] for i in range(count)]
+
+
+def _try(study: Study, stretches: list[Stretch]) -> _Pilot:
+    """Some runs of one architecture and data set, with fewer steps if they are long."""
+    here = [one for one in stretches if one.first.dataset == stretches[0].first.dataset]
+    if study.method.name == "flow":
+        here = [one for one in here if one.first.steps == here[0].first.steps]
+    chosen = [here[i * len(here) // _PILOT_RUNS] for i in range(min(_PILOT_RUNS, len(here)))]
+    each = -(-_PILOT_RUNS // len(chosen))
+    first = chosen[0].first
+    architecture = architecture_of(study, inputs(study), first.depth, first.width)
+    longest = max(one.first.steps for one in chosen)
+    flops = run_flops(study, architecture, longest) * _PILOT_RUNS
+    limit = max(16, int(longest * min(1.0, _PILOT_FLOPS / flops)))
+    pilot = _shard(chosen, each, limit)
+    # The first call compiles, or loads what was compiled: for wide blocks of lanes and narrow ones.
+    for warm in (_shard(chosen[:1], 1, 16), _shard(chosen, each, 16)):
+        run_shard(study, warm, threads=1)
+    begin = time.perf_counter()
+    result = run_shard(study, pilot, threads=1)
+    seconds = time.perf_counter() - begin
+    kept = sum(one.count * records(study, one.first.steps) for one in pilot.stretches)
+    return _Pilot(
+        seconds,
+        sum(run_flops(study, architecture, s.first.steps) * s.count for s in pilot.stretches),
+        result.rows.nbytes / len(pilot),
+        0.0 if result.traces is None else result.traces.nbytes / kept,
+    )
+
+
+def _shard(stretches: list[Stretch], each: int, limit: int) -> Shard:
+    shorter = tuple(
+        Stretch(replace(one.first, steps=min(one.first.steps, limit)), min(each, one.count))
+        for one in stretches
+    )
+    return Shard("pilot", 0.0, shorter)
+
+
+def _shard_bytes(study: Study, shard: Shard) -> float:
+    first = shard.stretches[0].first
+    architecture = architecture_of(study, inputs(study), first.depth, first.width)
+    return sum(
+        run_bytes(study, architecture, one.first.steps) * one.count for one in shard.stretches
+    )
+
+
+def _resident() -> int:
+    """The most memory this process has held so far, in bytes."""
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

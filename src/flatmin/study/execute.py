@@ -1,0 +1,139 @@
+"""One shard: draw, train, measure, and put the results into rows.
+
+Everything here is a function of the study and the run's own coordinates; threads and the other
+runs of the shard change no bit of a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow
+from numpy.typing import NDArray
+
+from flatmin.dynamics.descent import Progress, descend
+from flatmin.dynamics.flow import RTOL, TOLERANCE, flow
+from flatmin.dynamics.outcome import Outcome, Recording
+from flatmin.initialisation import initialise
+from flatmin.memory import check_memory
+from flatmin.network import Architecture, Ensemble
+from flatmin.study.inputs import Data, architecture_of, data_of, least_sharpness
+from flatmin.study.plan import Run, Shard, run_bytes
+from flatmin.study.rows import rows_table, traces_table
+from flatmin.study.spec import Study
+
+Float = NDArray[np.float64]
+pa: Any = pyarrow
+
+
+@dataclass(frozen=True, eq=False)
+class ShardResult:
+    """The rows of a shard by run index, and its traces or None: tables of pyarrow."""
+
+    rows: Any
+    traces: Any
+
+
+def run_shard(
+    study: Study, shard: Shard, threads: int | None = None, progress: Progress | None = None
+) -> ShardResult:
+    """All runs of a shard. `progress` is called with network steps done or saved."""
+    runs = shard.runs
+    first = runs[0]
+    data = data_of(study, first.dataset)
+    architecture = architecture_of(study, data.regression.d, first.depth, first.width)
+    check_memory(
+        f"a shard of {len(runs)} networks of {architecture.parameters} parameters",
+        sum(run_bytes(study, architecture, run.steps) for run in runs),
+    )
+    with np.errstate(over="ignore", invalid="ignore"):
+        results = [
+            _run_part(study, data, architecture, part, threads, progress)
+            for part in ([[run] for run in runs] if _alone(study) else [runs])
+        ]
+    if len(results) == 1:
+        return results[0]
+    rows = pa.concat_tables([result.rows for result in results]).combine_chunks()
+    traces = pa.concat_tables([result.traces for result in results]).combine_chunks()
+    return ShardResult(rows, traces)
+
+
+def _alone(study: Study) -> bool:
+    """Whether each run is a call of its own.
+
+    A recorded sharpness starts from the last eigenvector; outside the compiled kernel of linear
+    descent that is done for a block of networks at once, and their number shows in the last bits.
+    """
+    recorded = study.record.every is not None and "sharpness" in study.record.quantities
+    return recorded and not (study.linear and study.method.name == "descent")
+
+
+def _run_part(
+    study: Study,
+    data: Data,
+    architecture: Architecture,
+    runs: Sequence[Run],
+    threads: int | None,
+    progress: Progress | None,
+) -> ShardResult:
+    """Runs of one architecture on one data set, in one call of the engine."""
+    least = least_sharpness(data, architecture)
+    rates = _rates(study, runs, least)
+    initial = initialise(
+        architecture,
+        runs[0].init,
+        [run.scale for run in runs],
+        study.seed,
+        [run.address() for run in runs],
+        data.regression,
+    )
+    outcome = _train(study, data, initial, runs, rates, threads, progress)
+    rows = rows_table(study, data, runs, rates, least, initial, outcome)
+    return ShardResult(rows, traces_table(runs, outcome))
+
+
+def _rates(study: Study, runs: Sequence[Run], least: float) -> Float:
+    """Learning rates as the engine takes them; NaN for gradient flow."""
+    unit = 2.0 / least if study.method.learning_rate_unit == "critical" else 1.0
+    return np.array([np.nan if r.learning_rate is None else r.learning_rate * unit for r in runs])
+
+
+def _train(
+    study: Study,
+    data: Data,
+    initial: Ensemble,
+    runs: Sequence[Run],
+    rates: Float,
+    threads: int | None,
+    progress: Progress | None,
+) -> Outcome:
+    record, method = study.record, study.method
+    recording = None if record.every is None else Recording(record.every, record.quantities)
+    steps = np.array([run.steps for run in runs])
+    if method.name == "descent":
+        return descend(
+            data.problem(study.linear),
+            initial,
+            rates,
+            steps,
+            recording=recording,
+            tolerance=method.tolerance,
+            threads=threads,
+            progress=progress,
+        )
+    outcome = flow(
+        data.regression,
+        initial,
+        rtol=method.rtol or RTOL,
+        tolerance=method.tolerance or TOLERANCE,
+        max_steps=runs[0].steps,
+        recording=recording,
+        threads=threads,
+    )
+    if progress is not None:
+        # How many steps the integrator needs is not known before: a shard counts when it is done.
+        progress(int(steps.sum()))
+    return outcome

@@ -1,0 +1,98 @@
+"""What a shard works on: the data of a data set and the architecture of its networks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from flatmin.generators import gaussian_split, spectrum_samples, whitened_samples
+from flatmin.memory import check_memory
+from flatmin.network import Architecture, residual_output_vector
+from flatmin.paper.data import paper_output_vector, paper_samples, paper_test_samples
+from flatmin.problem import Regression, Samples
+from flatmin.study.sections import Problem
+from flatmin.study.spec import Study
+from flatmin.theory.minimal_sharpness import minimal_sharpness
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """One data set: the rows if they are needed, the regression, and rows to test on if any."""
+
+    samples: Samples | None
+    regression: Regression
+    test: Samples | None
+
+    def problem(self, linear: bool) -> Regression | Samples:
+        """What the engine takes: linear networks need only the regression."""
+        if linear:
+            return self.regression
+        assert self.samples is not None
+        return self.samples
+
+
+def data_of(study: Study, dataset: int) -> Data:
+    """Data set number `dataset`: draw number so many of a generator, from 0."""
+    if study.problem.file is None:
+        seed = study.seed if study.problem.seed is None else study.problem.seed
+        return _made(study.problem, seed + dataset)
+    data = study.data
+    if isinstance(data, Samples):
+        return Data(data, data.regression(), None)
+    return Data(None, data, None)
+
+
+@lru_cache(maxsize=8)
+def _made(problem: Problem, seed: int) -> Data:
+    """Data that a generator or the paper gives."""
+    test = None
+    if problem.paper is not None:
+        samples, test = paper_samples(problem.paper), paper_test_samples(problem.paper)
+        return Data(samples, samples.regression(), test)
+    assert problem.n is not None
+    assert problem.d is not None
+    assert problem.noise is not None
+    check_memory(f"data of {problem.n} rows", 32.0 * problem.n * (problem.d + 1))
+    if problem.generator == "gaussian":
+        samples, test = gaussian_split(problem.n, problem.d, problem.noise, seed)
+    elif problem.generator == "whitened":
+        samples = whitened_samples(problem.n, problem.d, problem.noise, seed)
+    else:
+        samples = spectrum_samples(
+            problem.n,
+            d=problem.d,
+            condition_number=problem.condition_number,
+            alignment=problem.alignment or "spread",
+            noise=problem.noise,
+            seed=seed,
+        )
+    return Data(samples, samples.regression(), test)
+
+
+def inputs(study: Study) -> int:
+    """The number of features; reads or draws the first data set, so that bad settings show."""
+    return data_of(study, 0).regression.d
+
+
+def rows_per_step(study: Study) -> int:
+    """Rows of data that a step of one network goes through: none of them if it is linear."""
+    return 1 if study.linear else data_of(study, 0).regression.n
+
+
+def architecture_of(study: Study, inputs: int, depth: int, width: int | None) -> Architecture:
+    """The networks of a depth and width."""
+    network = study.architecture
+    if network.kind == "mlp":
+        return Architecture.mlp(inputs, depth, width, network.activation)
+    if network.output == "paper":
+        p = paper_output_vector()
+    elif network.output == "paper-by-depth":
+        p = paper_output_vector(depth)
+    else:
+        p = residual_output_vector(inputs, study.seed)
+    return Architecture.residual(inputs, depth, p)
+
+
+def least_sharpness(data: Data, architecture: Architecture) -> float:
+    """S_min of linear networks of this depth and |p|."""
+    return minimal_sharpness(data.regression, architecture.depth, architecture.output_norm).exact

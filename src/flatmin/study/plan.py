@@ -1,0 +1,268 @@
+"""From a study to shards of work: which runs, in which groups, longest first.
+
+A run is known by its coordinates. Its random stream is addressed by them, never by its index, so
+neither the order of the runs nor the way they are cut into shards changes a number.
+
+A shard holds runs of one architecture on one data set, since one call of the engine takes those.
+Runs are kept as stretches (one point of the grid, consecutive repetitions), so that the plan of a
+study with 10^9 runs fits in memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import astuple, dataclass, replace
+
+from flatmin.network import Architecture
+from flatmin.seeds import Coordinate
+from flatmin.study.grid import Point
+from flatmin.study.inputs import architecture_of, inputs, rows_per_step
+from flatmin.study.spec import Study, step_limit
+
+# About two seconds of one core (measured: 14e9 such flops a second at d = 5, L = 10).
+SHARD_FLOPS = 3e10
+# A small study is cut into so many shards, unless they would be shorter than a tenth of a second.
+_LEAST_SHARDS = 16
+_SMALLEST_FLOPS = 1.5e9
+# Two blocks of lanes: fewer runs would leave lanes idle.
+LEAST_RUNS = 16
+MOST_RUNS = 16_384
+# Memory of a shard: weights, start vectors and copies of them; and its trace.
+_COPIES = 8
+SHARD_BYTES = 1 << 30
+# Drawing, measuring and writing a run cost as much as so many steps (measured at d = 5, L = 10).
+_FIXED_STEPS = 2500
+# A run of gradient flow costs about as much as so many steps of descent (measured).
+_FLOW_STEPS = 6000
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run: its place in the table, and its coordinates.
+
+    `learning_rate` is in the unit of the spec; None for gradient flow. `width` None is the number
+    of inputs.
+    """
+
+    index: int
+    dataset: int
+    depth: int
+    width: int | None
+    init: str
+    scale: float
+    learning_rate: float | None
+    steps: int
+    repetition: int
+
+    def address(self) -> tuple[Coordinate, ...]:
+        """Where its random stream lives under the study's seed."""
+        width = "inputs" if self.width is None else self.width
+        rate = "flow" if self.learning_rate is None else self.learning_rate
+        return (
+            *("study", self.dataset, self.depth, width, self.init, self.scale, rate),
+            self.repetition,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Consecutive repetitions of one point of the grid, from `first` on."""
+
+    first: Run
+    count: int
+
+    def runs(self) -> Iterator[Run]:
+        """Every run."""
+        for offset in range(self.count):
+            yield replace(
+                self.first,
+                index=self.first.index + offset,
+                repetition=self.first.repetition + offset,
+            )
+
+    def cut(self, count: int) -> tuple[Stretch, Stretch]:
+        """The first `count` runs and the rest."""
+        rest = replace(
+            self.first,
+            index=self.first.index + count,
+            repetition=self.first.repetition + count,
+        )
+        return Stretch(self.first, count), Stretch(rest, self.count - count)
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Runs that are done together. `id` follows from their coordinates, `cost` is in flops."""
+
+    id: str
+    cost: float
+    stretches: tuple[Stretch, ...]
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """Every run, by index."""
+        runs = (run for stretch in self.stretches for run in stretch.runs())
+        return tuple(sorted(runs, key=lambda run: run.index))
+
+    @property
+    def network_steps(self) -> int:
+        """The largest number of steps its runs can take together."""
+        return sum(stretch.first.steps * stretch.count for stretch in self.stretches)
+
+    def __len__(self) -> int:
+        return sum(stretch.count for stretch in self.stretches)
+
+
+def plan(study: Study, shard_flops: float | None = None) -> list[Shard]:
+    """Every shard of a study, long ones first; the same list whenever it is asked for.
+
+    >>> from flatmin.study.spec import STARTER, parse_spec
+    >>> shards = plan(parse_spec(STARTER))
+    >>> sum(len(shard) for shard in shards)
+    36000
+    """
+    features = inputs(study)
+    groups: dict[tuple[int | None, ...], list[Stretch]] = {}
+    for stretch in stretches(study):
+        first = stretch.first
+        # One call of `flow` has one limit of steps; descent has one per run.
+        limit = first.steps if study.method.name == "flow" else None
+        key = (first.dataset, first.depth, first.width, limit)
+        groups.setdefault(key, []).append(stretch)
+    architectures = {
+        key: architecture_of(study, features, members[0].first.depth, members[0].first.width)
+        for key, members in groups.items()
+    }
+    if shard_flops is None:
+        total = sum(
+            run_flops(study, architectures[key], one.first.steps) * one.count
+            for key, members in groups.items()
+            for one in members
+        )
+        shard_flops = min(SHARD_FLOPS, max(_SMALLEST_FLOPS, total / _LEAST_SHARDS))
+    shards = [
+        shard
+        for key, members in groups.items()
+        for shard in _split(study, architectures[key], members, shard_flops)
+    ]
+    return sorted(shards, key=lambda shard: (-shard.cost, shard.id))
+
+
+def stretches(study: Study) -> Iterator[Stretch]:
+    """Every point of the grid on every data set, by index."""
+    index = 0
+    for dataset in range(study.datasets):
+        for point in study.grid.points():
+            count = int(point.get("repetitions", study.repetitions or 1))
+            yield Stretch(_run(study, point, dataset, index), count)
+            index += count
+
+
+def network_steps(study: Study) -> int:
+    """The largest number of network steps the study can take."""
+    each = (
+        step_limit(study, point.get("steps"))
+        * int(point.get("repetitions", study.repetitions or 1))
+        for point in study.grid.points()
+    )
+    return study.datasets * sum(each)
+
+
+def run_flops(study: Study, architecture: Architecture, steps: int) -> float:
+    """What a run may cost, in flops."""
+    taken = min(steps, _FLOW_STEPS) if study.method.name == "flow" else steps
+    step = 6.0 * architecture.parameters * rows_per_step(study)
+    return step * (taken + recorded_steps(study, steps)) + 6.0 * (
+        architecture.parameters * _FIXED_STEPS
+    )
+
+
+def recorded_steps(study: Study, steps: int) -> float:
+    """What the records of a run cost, in steps: about ten for a sharpness, one for the rest."""
+    if study.record.every is None:
+        return 0.0
+    each = 10.0 if "sharpness" in study.record.quantities else 1.0
+    return each * (1 + records(study, steps))
+
+
+def records(study: Study, steps: int) -> int:
+    """The number of records of a run of so many steps."""
+    if study.record.every is None:
+        return 0
+    if study.method.name == "flow":
+        steps = min(steps, 200)
+    return 1 + steps // study.record.every
+
+
+def run_bytes(study: Study, architecture: Architecture, steps: int) -> float:
+    """Memory a run takes while its shard is being done."""
+    weights = 8.0 * _COPIES * architecture.parameters
+    depth = architecture.depth
+    layered = sum(name not in _SCALARS for name in study.record.quantities)
+    numbers = 4 + len(study.record.quantities) + layered * depth
+    return weights + 16.0 * numbers * records(study, steps) + 400.0 + 48.0 * depth
+
+
+_SCALARS = ("risk", "distance", "gradient", "sharpness")
+
+
+def _run(study: Study, point: Point, dataset: int, index: int) -> Run:
+    width = point.get("width", study.architecture.width)
+    rate = point.get("learning_rate", study.method.learning_rate)
+    depth, scale = point.get("depth", study.architecture.depth), point.get("scale")
+    if scale is None:
+        scale = study.initialisation.scale
+    assert depth is not None
+    assert scale is not None
+    return Run(
+        index=index,
+        dataset=dataset,
+        depth=int(depth),
+        width=None if width is None else int(width),
+        init=study.initialisation.name,
+        scale=float(scale),
+        learning_rate=None if rate is None else float(rate),
+        steps=step_limit(study, point.get("steps")),
+        repetition=0,
+    )
+
+
+def _split(
+    study: Study, architecture: Architecture, members: list[Stretch], shard_flops: float
+) -> Iterator[Shard]:
+    """Shards of one architecture and data set: runs of like length together."""
+    held: list[Stretch] = []
+    cost, count = 0.0, 0
+    for stretch in sorted(members, key=lambda one: -one.first.steps):
+        each = run_flops(study, architecture, stretch.first.steps)
+        most = _most_runs(study, architecture, stretch.first.steps)
+        rest = stretch
+        while rest.count:
+            wanted = max(LEAST_RUNS - count, math.ceil((shard_flops - cost) / each))
+            taking = min(wanted, most - count, rest.count)
+            if taking <= 0:
+                yield _shard(held, cost)
+                held, cost, count = [], 0.0, 0
+                continue
+            taken, rest = rest.cut(taking)
+            held.append(taken)
+            cost, count = cost + each * taking, count + taking
+    if held:
+        yield _shard(held, cost)
+
+
+def _most_runs(study: Study, architecture: Architecture, steps: int) -> int:
+    """The largest number of such runs that a shard may hold."""
+    by_memory = int(SHARD_BYTES / run_bytes(study, architecture, steps))
+    return max(1, min(by_memory, MOST_RUNS))
+
+
+def _shard(held: Iterable[Stretch], cost: float) -> Shard:
+    stretches = tuple(held)
+    # The index is left out: it depends on the other runs of the study.
+    coordinates = [(*astuple(one.first)[1:], one.count) for one in stretches]
+    text = json.dumps(coordinates).encode()
+    return Shard(hashlib.blake2b(text, digest_size=8).hexdigest(), cost, stretches)

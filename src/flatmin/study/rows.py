@@ -1,0 +1,208 @@
+"""The outcome of runs as tables: one row per run, one row per record.
+
+Where the number of networks measured together could show in the last bits, each is measured alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow
+from numpy.typing import NDArray
+
+from flatmin.curvature import sharpness
+from flatmin.curvature.linear import backward
+from flatmin.curvature.nonlinear import NonlinearHessian
+from flatmin.curvature.sharpness import LANE_PARAMETERS
+from flatmin.dynamics.measures import LAYER_MEASURES
+from flatmin.dynamics.outcome import Outcome, State
+from flatmin.network import Ensemble
+from flatmin.problem import Regression, Samples
+from flatmin.study.inputs import Data
+from flatmin.study.plan import Run
+from flatmin.study.schema import ROWS_SCHEMA, TRACE_COLUMNS, TRACES_SCHEMA
+from flatmin.study.spec import Study
+
+Float = NDArray[np.float64]
+pa: Any = pyarrow
+
+SHARPNESS_TOLERANCE = 1e-8
+ROW_LAYERS = ("spectral_norm", "rank_one_defect", "alignment")
+
+
+def rows_table(
+    study: Study,
+    data: Data,
+    runs: Sequence[Run],
+    rates: Float,
+    least: float,
+    initial: Ensemble,
+    outcome: Outcome,
+) -> Any:
+    """One row per run, as `schema.ROWS_SCHEMA` has it."""
+    problem, final = data.problem(study.linear), outcome.ensemble
+    every = np.ones(len(runs), dtype=bool)
+    kept = np.asarray(outcome.state != State.DIVERGED.value)
+    architecture = final.architecture
+    width = architecture.widths[0] if architecture.depth > 1 else architecture.inputs
+    relative = [r.learning_rate for r in runs] if _critical(study) else rates * least / 2.0
+    columns: dict[str, Any] = {
+        "run": [run.index for run in runs],
+        "dataset": [run.dataset for run in runs],
+        "depth": [run.depth for run in runs],
+        "width": [width] * len(runs),
+        "init": [run.init for run in runs],
+        "scale": [run.scale for run in runs],
+        "learning_rate": _numbers(rates),
+        "relative_rate": _numbers(relative),
+        "step_limit": [run.steps for run in runs],
+        "repetition": [run.repetition for run in runs],
+        "state": outcome.state.tolist(),
+        "steps": outcome.steps,
+        "time": _numbers(outcome.extras.get("time", np.full(len(runs), np.nan))),
+        "initial_distance": _numbers(_distance(data, initial, every)),
+        "distance": _numbers(_distance(data, final, kept)),
+        "train_risk": _numbers(
+            np.where(kept, data.regression.risk_min + outcome.excess_risk, np.nan)
+        ),
+        "excess_risk": _numbers(np.where(kept, outcome.excess_risk, np.nan)),
+        "test_risk": _numbers(_test_risk(data, final, kept)),
+        "gradient_norm": _numbers(np.where(kept, outcome.gradient, np.nan)),
+        "minimal_sharpness": [least] * len(runs),
+        "edge": _numbers(2.0 / rates),
+    }
+    columns |= _sharpness("initial_sharpness", problem, initial, every)
+    columns |= _sharpness("sharpness", problem, final, kept)
+    columns |= _layers(final, kept if study.record.layers else ~every)
+    return pa.table([columns[name] for name in ROWS_SCHEMA.names], schema=ROWS_SCHEMA)
+
+
+def _critical(study: Study) -> bool:
+    return study.method.learning_rate_unit == "critical"
+
+
+def _numbers(values: Any) -> Any:
+    """A column in which what is not finite is null."""
+    array = np.asarray(values, dtype=float)
+    return pa.array(array, mask=~np.isfinite(array))
+
+
+def _some(ensemble: Ensemble, chosen: NDArray[np.bool_]) -> Ensemble:
+    return Ensemble.from_flat(ensemble.architecture, ensemble.flat()[chosen])
+
+
+def _weights(ensemble: Ensemble, chosen: NDArray[np.bool_]) -> list[Float]:
+    """The layers of the chosen runs, row-major whatever their number: BLAS rounds by layout."""
+    return ensemble.architecture.split(np.ascontiguousarray(ensemble.flat()[chosen]))
+
+
+def _spread(values: Float, chosen: NDArray[np.bool_]) -> Float:
+    """Values of the chosen runs in their places, NaN elsewhere."""
+    full = np.full(len(chosen), np.nan)
+    full[chosen] = values
+    return full
+
+
+def _sharpness(
+    name: str, problem: Regression | Samples, ensemble: Ensemble, chosen: NDArray[np.bool_]
+) -> dict[str, Any]:
+    """Value, residual and convergence of the chosen runs; null elsewhere."""
+    found = [
+        sharpness(problem, part, tolerance=SHARPNESS_TOLERANCE)
+        for part in _parts(_some(ensemble, chosen))
+    ]
+    value, residual, converged = (
+        _spread(np.concatenate([np.empty(0), *(getattr(one, field) for one in found)]), chosen)
+        for field in ("value", "residual", "converged")
+    )
+    return {
+        name: _numbers(value),
+        f"{name}_residual": _numbers(residual),
+        f"{name}_converged": pa.array(converged == 1.0, mask=~np.isfinite(value)),
+    }
+
+
+def _parts(ensemble: Ensemble) -> list[Ensemble]:
+    """Ensembles to measure at once.
+
+    Compiled lanes do not see their neighbours; elsewhere `sharpness` treats an ensemble as a whole
+    and may choose another road for it, so that each network is measured alone.
+    """
+    architecture = ensemble.architecture
+    if not len(ensemble):
+        return []
+    if architecture.linear and architecture.parameters <= LANE_PARAMETERS:
+        return [ensemble]
+    return [Ensemble.from_flat(architecture, flat[None]) for flat in ensemble.flat()]
+
+
+def _distance(data: Data, ensemble: Ensemble, chosen: NDArray[np.bool_]) -> Float:
+    """|w - w*|^2 of linear networks, as far as it is a number."""
+    architecture = ensemble.architecture
+    if not architecture.linear:
+        return np.full(len(ensemble), np.nan)
+    with np.errstate(over="ignore", invalid="ignore"):
+        w = backward(_weights(ensemble, chosen), architecture.p)[0]
+        return _spread(np.sum((w - data.regression.w_star) ** 2, axis=1), chosen)
+
+
+def _test_risk(data: Data, ensemble: Ensemble, chosen: NDArray[np.bool_]) -> Float:
+    """The risk on the test rows, where there are any."""
+    if data.test is None:
+        return np.full(len(ensemble), np.nan)
+    test, architecture = data.test, ensemble.architecture
+    if architecture.linear:
+        maps = backward(_weights(ensemble, chosen), architecture.p)[0]
+        risks = [test.risk(w) for w in maps]
+    else:
+        risks = [
+            NonlinearHessian(test, architecture, flat[None].copy()).risk.item()
+            for flat in ensemble.flat()[chosen]
+        ]
+    return _spread(np.array(risks), chosen)
+
+
+def _layers(ensemble: Ensemble, chosen: NDArray[np.bool_]) -> dict[str, Any]:
+    """Per-layer summaries of the chosen runs; null elsewhere."""
+    layers = _weights(ensemble, chosen)
+    measured = {
+        name: LAYER_MEASURES[name](layers, layers) if chosen.any() else np.empty((0, 0))
+        for name in ROW_LAYERS
+    }
+    return {name: _lists(values, chosen) for name, values in measured.items()}
+
+
+def _lists(values: Float, chosen: NDArray[np.bool_]) -> Any:
+    """A column of lists, one per chosen row, null elsewhere."""
+    offsets = np.concatenate([[0], np.cumsum(np.where(chosen, values.shape[1], 0))])
+    return pa.ListArray.from_arrays(
+        pa.array(offsets, pa.int32()), pa.array(values.ravel()), mask=pa.array(~chosen)
+    )
+
+
+def traces_table(runs: Sequence[Run], outcome: Outcome) -> Any:
+    """One row per record, run by run, without those after the end of a run; None if not asked."""
+    trace = outcome.trace
+    if trace is None:
+        return None
+    there = np.zeros((len(runs), len(trace.step)), dtype=bool)
+    for values in trace.values.values():
+        known = np.isfinite(values)
+        there |= (known if values.ndim == 2 else known.any(axis=2)).T
+    run, record = np.nonzero(there)
+    every = np.ones(len(run), dtype=bool)
+    columns = []
+    for name, kind, _ in TRACE_COLUMNS:
+        if name == "run":
+            columns.append(pa.array(np.array([one.index for one in runs])[run], kind))
+        elif name == "step":
+            columns.append(pa.array(trace.step[record], kind))
+        elif name not in trace.values:
+            columns.append(pa.nulls(len(run), kind))
+        elif trace.values[name].ndim == 2:
+            columns.append(_numbers(trace.values[name][record, run]))
+        else:
+            columns.append(_lists(trace.values[name][record, run], every))
+    return pa.table(columns, schema=TRACES_SCHEMA)

@@ -1,0 +1,290 @@
+"""Running a study: shards, long ones first, by threads of this process or by a Dask cluster.
+
+Several shards are under way at once, one thread each: what is serial in one of them (drawing
+weights, encoding rows) overlaps with the steps of another. Whoever runs a shard returns the bytes
+of its files; only this process writes.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event, Lock
+
+from flatmin.errors import SettingError
+from flatmin.parallel import thread_count
+from flatmin.study import execute
+from flatmin.study.plan import Shard, plan
+from flatmin.study.shard_files import Packed, pack
+from flatmin.study.spec import Study
+from flatmin.study.store import Failure, Note, Store, hash_of, lock
+
+Report = Callable[[Shard, int], None]
+
+
+@dataclass
+class Status:
+    """How far a study is, earlier calls included; `progress` is called with it."""
+
+    total_steps: int
+    total_shards: int
+    steps: int = 0
+    shards: int = 0
+    failed: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A study after a call of `run_study`; `steps` and the times are those of this call."""
+
+    directory: Path
+    runs: int
+    total_runs: int
+    shards: int
+    total_shards: int
+    counts: dict[str, int]
+    shards_run: int
+    steps: int
+    start_seconds: float
+    seconds: float
+    failures: tuple[Failure, ...]
+
+
+class PoolError(SettingError):
+    """No shard can be run any more, through no fault of a shard."""
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A shard that raised an error, in words: not every error can be sent between processes."""
+
+    error: str
+    traceback: str
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Whoever runs shards: takes one, and says how many to have under way."""
+
+    submit: Callable[[Shard], Future[Packed | Broken]]
+    width: Callable[[], int]
+
+
+def run_study(
+    study: Study,
+    directory: str | Path,
+    *,
+    threads: int | None = None,
+    workers: int | None = None,
+    scheduler: str | None = None,
+    only: str | None = None,
+    spec: str | None = None,
+    progress: Callable[[Status], None] | None = None,
+    note: Note | None = None,
+) -> Summary:
+    """Run what is missing of a study, and write it to its directory.
+
+    By default `threads` of this process (all cores) do the work; `workers` starts that many Dask
+    processes instead, `scheduler` is the address of a Dask cluster that is there. `only` is the id
+    of one shard to run, `spec` the file to name in the command that runs a failed shard alone.
+    A shard that fails is recorded and the others go on; the next call tries it again.
+    """
+    begin = time.perf_counter()
+    folder = Path(directory)
+    shards = plan(study)
+    with lock(folder):
+        store = Store.create_or_open(folder, study.canonical(), study.to_toml(), note)
+        done = _finished(store, shards)
+        todo = [shard for shard in _chosen(shards, only) if shard.id not in done]
+        course = _Course(shards, done, store.counts(), progress)
+        command = ["flatmin", "study", "run", spec or str(folder / "study.toml")]
+        started, failures = time.perf_counter(), []
+        if todo:
+            with _pool(study, len(todo), threads, workers, scheduler, course.report) as pool:
+                started = time.perf_counter()
+                for shard, result in _completed(pool, todo):
+                    if isinstance(result, Packed):
+                        store.write(result)
+                        course.finished(shard, result.counts)
+                    else:
+                        failures.append(_failure(shard, result, [*command, "--out", str(folder)]))
+                        store.write_failure(failures[-1])
+                        course.failed(shard)
+    status = course.status
+    return Summary(
+        directory=folder,
+        runs=sum(len(shard) for shard in shards if shard.id in course.done),
+        total_runs=sum(len(shard) for shard in shards),
+        shards=status.shards,
+        total_shards=len(shards),
+        counts=dict(status.counts),
+        shards_run=len(todo) - len(failures),
+        steps=sum(shard.network_steps for shard in todo if shard.id in course.done),
+        start_seconds=started - begin,
+        seconds=time.perf_counter() - started,
+        failures=tuple(failures),
+    )
+
+
+class _Course:
+    """Keeps count while shards are under way, and tells `progress`."""
+
+    def __init__(
+        self,
+        shards: list[Shard],
+        done: set[str],
+        counts: Counter[str],
+        progress: Callable[[Status], None] | None,
+    ) -> None:
+        self.done = set(done)
+        self.status = Status(
+            sum(shard.network_steps for shard in shards), len(shards), counts=counts
+        )
+        self.status.shards = len(done)
+        self.status.steps = sum(shard.network_steps for shard in shards if shard.id in done)
+        self._reported: Counter[str] = Counter()
+        self._progress, self._lock = progress, Lock()
+        self._tell()
+
+    def report(self, shard: Shard, steps: int) -> None:
+        """A shard under way has taken steps; called from any thread."""
+        with self._lock:
+            self._reported[shard.id] += steps
+            self.status.steps += steps
+            self._tell()
+
+    def finished(self, shard: Shard, counts: dict[str, int]) -> None:
+        """A shard is on disk."""
+        self.done.add(shard.id)
+        with self._lock:
+            self.status.shards += 1
+            self.status.counts.update(counts)
+            self._settle(shard, shard.network_steps)
+
+    def failed(self, shard: Shard) -> None:
+        """A shard has failed: its steps do not count."""
+        with self._lock:
+            self.status.failed += 1
+            self._settle(shard, 0)
+
+    def _settle(self, shard: Shard, steps: int) -> None:
+        self.status.steps += steps - self._reported.pop(shard.id, 0)
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._progress is not None:
+            self._progress(self.status)
+
+
+def _finished(store: Store, shards: list[Shard]) -> set[str]:
+    done = store.finished()
+    unknown = done - {shard.id for shard in shards}
+    if unknown:
+        raise SettingError(
+            f"{str(store.directory)!r} holds shards of another plan, such as {min(unknown)}: "
+            "give a new folder"
+        )
+    return done
+
+
+def _chosen(shards: list[Shard], only: str | None) -> list[Shard]:
+    if only is None:
+        return shards
+    chosen = [shard for shard in shards if shard.id == only]
+    if not chosen:
+        raise SettingError(
+            f"there is no shard {only!r} in this study: it has {len(shards)}, "
+            f"such as {shards[0].id!r}"
+        )
+    return chosen
+
+
+def _completed(pool: Pool, shards: list[Shard]) -> Iterator[tuple[Shard, Packed | Broken]]:
+    """Shards as they end, with a bounded number under way."""
+    queue = iter(shards)
+    waiting: dict[Future[Packed | Broken], Shard] = {}
+    while True:
+        for shard in queue:
+            waiting[pool.submit(shard)] = shard
+            if len(waiting) >= pool.width():
+                break
+        if not waiting:
+            return
+        for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+            yield waiting.pop(future), future.result()
+
+
+def attempt(
+    study: Study,
+    study_hash: str,
+    shard: Shard,
+    threads: int,
+    progress: Callable[[int], None] | None = None,
+) -> Packed | Broken:
+    """The files of a shard, or what went wrong."""
+    try:
+        return pack(study_hash, shard.id, execute.run_shard(study, shard, threads, progress))
+    except Exception as error:
+        return broken(error)
+
+
+def broken(error: BaseException) -> Broken:
+    """An error in words: its last line, and all of it."""
+    last = " ".join(traceback.format_exception_only(error)[-1].split())
+    return Broken(last, "".join(traceback.format_exception(error)))
+
+
+def _failure(shard: Shard, result: Broken, command: list[str]) -> Failure:
+    alone = shlex.join([*command, "--only", shard.id])
+    return Failure(shard.id, result.error, result.traceback, alone)
+
+
+def _pool(
+    study: Study,
+    shards: int,
+    threads: int | None,
+    workers: int | None,
+    scheduler: str | None,
+    report: Report,
+) -> AbstractContextManager[Pool]:
+    if workers is not None or scheduler is not None:
+        from flatmin.study.cluster import cluster_pool
+
+        return cluster_pool(study, workers, scheduler)
+    return _thread_pool(study, shards, threads or thread_count(), report)
+
+
+@contextmanager
+def _thread_pool(study: Study, shards: int, threads: int, report: Report) -> Iterator[Pool]:
+    """Shards by threads; those under way end soon after the block is left."""
+    at_once = min(threads, shards)
+    study_hash = hash_of(study.canonical())
+    stop = Event()
+
+    def work(shard: Shard) -> Packed | Broken:
+        def advance(steps: int) -> None:
+            if stop.is_set():
+                raise _Stopped
+            report(shard, steps)
+
+        return attempt(study, study_hash, shard, threads // at_once, advance)
+
+    executor = ThreadPoolExecutor(at_once, "shard")
+    try:
+        # One more than can run, so that no thread waits for this process to write.
+        yield Pool(lambda shard: executor.submit(work, shard), lambda: at_once + 1)
+    finally:
+        stop.set()
+        executor.shutdown(wait=False, cancel_futures=True)
+
+
+class _Stopped(Exception):
+    """Raised inside a shard that is no longer wanted."""

@@ -1,0 +1,76 @@
+"""The tables of a study, column by column. Plain Parquet; the version is in the metadata.
+
+A number that does not exist (a sharpness after divergence, a test risk without test rows) is null.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow
+
+pa: Any = pyarrow
+
+VERSION = "1"
+
+_NUMBER, _WHOLE, _WORD, _YES = pa.float64(), pa.int64(), pa.string(), pa.bool_()
+_LAYERS = pa.list_(pa.float64())
+
+ROW_COLUMNS: tuple[tuple[str, Any, str], ...] = (
+    ("run", _WHOLE, "number of the run in the study, from 0"),
+    ("dataset", _WHOLE, "number of the data set, from 0"),
+    ("depth", _WHOLE, "number of layers L"),
+    ("width", _WHOLE, "width of the hidden layers"),
+    ("init", _WORD, "name of the initialisation"),
+    ("scale", _NUMBER, "scale of the initialisation"),
+    ("learning_rate", _NUMBER, "learning rate eta; null for gradient flow"),
+    ("relative_rate", _NUMBER, "eta over the critical rate 2/S_min; null for gradient flow"),
+    ("step_limit", _WHOLE, "largest number of steps allowed"),
+    ("repetition", _WHOLE, "number of the repetition, from 0"),
+    ("state", _WORD, "converged, diverged, stepped out; for flow also stalled"),
+    ("steps", _WHOLE, "steps taken"),
+    ("time", _NUMBER, "time of gradient flow at the end; null for descent"),
+    ("initial_sharpness", _NUMBER, "sharpness of the initial weights"),
+    ("initial_sharpness_residual", _NUMBER, "its residual |Hv - Sv|"),
+    ("initial_sharpness_converged", _YES, "whether the residual is at most 1e-8 of the value"),
+    ("sharpness", _NUMBER, "sharpness of the final weights; null after divergence"),
+    ("sharpness_residual", _NUMBER, "its residual"),
+    ("sharpness_converged", _YES, "whether the residual is at most 1e-8 of the value"),
+    ("initial_distance", _NUMBER, "|w - w*|^2 of the initial weights; null if not linear"),
+    ("distance", _NUMBER, "|w - w*|^2 of the final weights; null after divergence or not linear"),
+    ("train_risk", _NUMBER, "mean squared error on the training rows"),
+    ("excess_risk", _NUMBER, "train_risk minus R_min, the least risk of a linear map"),
+    ("test_risk", _NUMBER, "mean squared error on the test rows; null where there are none"),
+    ("gradient_norm", _NUMBER, "norm of the gradient at the final weights"),
+    ("minimal_sharpness", _NUMBER, "S_min of linear networks of this depth on these data"),
+    ("edge", _NUMBER, "2/eta, the edge of stability; null for gradient flow"),
+    ("spectral_norm", _LAYERS, "|W_k|_2 of the final weights, k = 1..L"),
+    ("rank_one_defect", _LAYERS, "|W_k|_F^2 - |W_k|_2^2 of the final weights, k = 1..L"),
+    ("alignment", _LAYERS, "<v_{k+1}, u_k>^2 of the final weights, k = 1..L-1"),
+)
+
+TRACE_COLUMNS: tuple[tuple[str, Any, str], ...] = (
+    ("run", _WHOLE, "number of the run, as in the table of runs"),
+    ("step", _WHOLE, "steps taken so far"),
+    ("time", _NUMBER, "time of gradient flow; null for descent"),
+    ("risk", _NUMBER, "excess risk R - R_min"),
+    ("distance", _NUMBER, "|w - w*|^2"),
+    ("gradient", _NUMBER, "norm of the gradient"),
+    ("sharpness", _NUMBER, "sharpness"),
+    ("sharpness_residual", _NUMBER, "its residual"),
+    ("spectral_norm", _LAYERS, "|W_k|_2, k = 1..L"),
+    ("rank_one_defect", _LAYERS, "|W_k|_F^2 - |W_k|_2^2, k = 1..L"),
+    ("alignment", _LAYERS, "<v_{k+1}, u_k>^2, k = 1..L-1"),
+    ("drift", _LAYERS, "|D_k(t) - D_k(0)|_F with D_k = W_{k+1}'W_{k+1} - W_k W_k', k = 1..L-1"),
+    ("theta", _LAYERS, "L |W_k(t) - W_k(0)|_F, k = 1..L"),
+)
+
+
+def _schema(columns: tuple[tuple[str, Any, str], ...]) -> Any:
+    fields = [pa.field(name, kind, metadata={"description": d}) for name, kind, d in columns]
+    return pa.schema(fields, metadata={"flatmin_schema_version": VERSION})
+
+
+ROWS_SCHEMA = _schema(ROW_COLUMNS)
+TRACES_SCHEMA = _schema(TRACE_COLUMNS)
+"""Columns that a study did not ask for are there and null."""

@@ -1,0 +1,113 @@
+"""The tables of a study's file, each with its keys."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import model_validator
+
+from flatmin.activations import ACTIVATIONS
+from flatmin.dynamics.outcome import MEASURES
+from flatmin.initialisation import INITIALISATIONS
+from flatmin.paper.data import SETS
+from flatmin.study.fields import (
+    Count,
+    Depth,
+    NonNegative,
+    Positive,
+    Section,
+    Seed,
+    Steps,
+    Text,
+    one_of,
+)
+
+GENERATORS = ("gaussian", "spectrum", "whitened")
+OUTPUTS = ("random", "paper", "paper-by-depth")
+_GENERATOR_KEYS: dict[str, dict[str, Any]] = {
+    "gaussian": {"n": 50, "d": 5, "noise": 1.0},
+    "spectrum": {"n": 50, "d": 5, "noise": 0.0, "condition_number": 10.0, "alignment": "spread"},
+    "whitened": {"n": 50, "d": 5, "noise": 1.0},
+}
+
+
+class Problem(Section):
+    """The data: one of a file, a generator, or the paper's own."""
+
+    file: Text | None = None
+    target: Text | None = None
+    features: tuple[Text, ...] | None = None
+    generator: Annotated[str, one_of(GENERATORS)] | None = None
+    n: Count | None = None
+    d: Count | None = None
+    noise: NonNegative | None = None
+    condition_number: Positive | None = None
+    alignment: Annotated[str, one_of(("spread", "weak", "strong"))] | None = None
+    seed: Seed | None = None
+    paper: Annotated[str, one_of(SETS)] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_source(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        sources = [name for name in ("file", "generator", "paper") if name in data]
+        if len(sources) != 1:
+            given = " and ".join(sources) or "none of them"
+            raise ValueError(f"must have exactly one of file, generator and paper, got {given}")
+        source = sources[0]
+        if source == "generator":
+            extra = _GENERATOR_KEYS.get(str(data["generator"]), {})
+            allowed = {"generator", "seed", *extra}
+        else:
+            extra = {}
+            allowed = {"file", "target", "features"} if source == "file" else {"paper"}
+        if source == "file" and "target" not in data:
+            raise ValueError("must name the target, the column of the file to predict")
+        misplaced = [key for key in data if key in cls.model_fields and key not in allowed]
+        if misplaced and (source != "generator" or extra):
+            owner = f"{source} = {data[source]!r}" if source != "file" else "a file"
+            raise ValueError(f"must not have {misplaced[0]} with {owner}")
+        return extra | data
+
+
+class ArchitectureSpec(Section):
+    """The network: all but its weights."""
+
+    kind: Annotated[str, one_of(("mlp", "residual"))] = "mlp"
+    depth: Depth | None = None
+    width: Count | None = None
+    activation: Annotated[str, one_of(ACTIVATIONS)] = "linear"
+    output: Annotated[str, one_of(OUTPUTS)] | None = None
+
+
+class InitialisationSpec(Section):
+    """The initial weights."""
+
+    name: Annotated[str, one_of(INITIALISATIONS)] = "gaussian"
+    scale: NonNegative | None = None
+
+
+class Method(Section):
+    """How the weights move, and when a run ends."""
+
+    name: Annotated[str, one_of(("descent", "flow"))] = "descent"
+    learning_rate: Positive | None = None
+    learning_rate_unit: Annotated[str, one_of(("absolute", "critical"))] | None = None
+    steps: Steps | None = None
+    tolerance: Positive | None = None
+    rtol: Positive | None = None
+
+
+class Record(Section):
+    """What is kept besides the row of each run."""
+
+    every: Count | None = None
+    quantities: tuple[Annotated[str, one_of(MEASURES)], ...] = ()
+    layers: bool = True
+
+    @model_validator(mode="after")
+    def _together(self) -> Record:
+        if (self.every is None) != (not self.quantities):
+            raise ValueError("must have every and quantities together, or neither")
+        return self

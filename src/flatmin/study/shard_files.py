@@ -1,0 +1,129 @@
+"""The Parquet files of a shard: their names, their bytes, and whether one is whole and ours.
+
+A file carries the hash of its study and the id of its shard, and checksums of its pages. Its bytes
+depend on the rows alone: fixed settings, no time, no host.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from flatmin.dynamics.outcome import State
+from flatmin.errors import DataError
+from flatmin.training import EDGE_SHARE
+
+if TYPE_CHECKING:
+    from flatmin.study.execute import ShardResult
+
+EDGE = "edge of stability"
+_NAME = re.compile(r"shard-([0-9a-zA-Z_-]+)\.parquet")
+_COUNTED = ["state", "sharpness", "edge"]
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A finished shard as the bytes of its files, with the number of runs in each state."""
+
+    shard_id: str
+    rows: bytes
+    traces: bytes | None
+    counts: dict[str, int]
+
+
+def pack(study_hash: str, shard_id: str, result: ShardResult) -> Packed:
+    """The files of a shard, ready to be written."""
+    marks = {
+        "flatmin_study": study_hash,
+        "flatmin_shard": shard_id,
+        "flatmin_traces": "no" if result.traces is None else "yes",
+    }
+    traces = None if result.traces is None else encode(result.traces, marks)
+    return Packed(shard_id, encode(result.rows, marks), traces, count_states(result.rows))
+
+
+def encode(table: pa.Table, marks: dict[str, str] | None = None) -> bytes:
+    """A table as a Parquet file, with marks added to its metadata."""
+    metadata = dict(table.schema.metadata or {}) | {
+        key.encode(): value.encode() for key, value in (marks or {}).items()
+    }
+    sink = pa.BufferOutputStream()
+    pq.write_table(
+        table.replace_schema_metadata(metadata).combine_chunks(),
+        sink,
+        compression="zstd",
+        compression_level=3,
+        write_page_checksum=True,
+    )
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def count_states(rows: pa.Table) -> dict[str, int]:
+    """Runs by state, and how many of the converged ended at the edge of stability."""
+    counts = Counter(rows["state"].to_pylist())
+    near = pc.greater_equal(rows["sharpness"], pc.multiply(EDGE_SHARE, rows["edge"]))
+    at_edge = pc.and_(pc.equal(rows["state"], State.CONVERGED.value), near)
+    return dict(counts) | {EDGE: pc.sum(at_edge).as_py() or 0}
+
+
+def shard_path(folder: Path, shard_id: str) -> Path:
+    """Where a shard's file is."""
+    return folder / f"shard-{shard_id}.parquet"
+
+
+def shard_id(path: Path) -> str | None:
+    """The shard a file is named after, if it is."""
+    match = _NAME.fullmatch(path.name)
+    return match[1] if match else None
+
+
+def fault(path: Path, study_hash: str) -> str | None:
+    """What is wrong with a shard's file, if anything; reads only its end."""
+    try:
+        metadata = pq.read_schema(path).metadata or {}
+    except (pa.ArrowException, OSError):
+        return "is truncated or damaged"
+    if metadata.get(b"flatmin_study") != study_hash.encode():
+        return "belongs to another study"
+    if metadata.get(b"flatmin_shard") != (shard_id(path) or "").encode():
+        return "belongs to another shard"
+    return None
+
+
+def has_traces(path: Path) -> bool:
+    """Whether a shard with these rows has traces too."""
+    return bool((pq.read_schema(path).metadata or {}).get(b"flatmin_traces") == b"yes")
+
+
+def read(path: Path, columns: list[str] | None = None) -> pa.Table:
+    """A shard's table, its checksums verified."""
+    try:
+        return pq.read_table(path, columns=columns, page_checksum_verification=True)
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise DataError(
+            f"{str(path)!r} cannot be read ({reason}): delete it and run the study again"
+        ) from None
+
+
+def read_counts(path: Path) -> dict[str, int]:
+    """The states of a finished shard."""
+    return count_states(read(path, _COUNTED))
+
+
+def gather(paths: list[Path], schema: pa.Schema) -> pa.Table:
+    """The tables of several shards as one, by run; a run is in one shard and its records in order.
+
+    The result does not depend on how the runs were split into shards.
+    """
+    if not paths:
+        return schema.empty_table()
+    tables = [read(path).cast(schema) for path in paths]
+    return pa.concat_tables(tables).sort_by("run").combine_chunks()

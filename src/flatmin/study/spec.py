@@ -1,0 +1,289 @@
+"""The spec of a study: a TOML file, validated, with everything a run depends on.
+
+>>> study = parse_spec(STARTER)
+>>> study.name, study.runs, study.method.name
+('scales', 36000, 'descent')
+>>> parse_spec(study.to_toml()).canonical() == study.canonical()
+True
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from pydantic import PrivateAttr, ValidationError, field_validator, model_validator
+
+from flatmin.dynamics import flow
+from flatmin.errors import SettingError
+from flatmin.problem import Regression, Samples, read_regression, read_samples
+from flatmin.study import toml
+from flatmin.study.fields import Repetitions, Section, Seed, Text, describe
+from flatmin.study.grid import WHOLE, Axis, Grid
+from flatmin.study.sections import ArchitectureSpec, InitialisationSpec, Method, Problem, Record
+
+MAX_RUNS = 10**9
+MAX_POINTS = 10**7
+
+
+class Study(Section):
+    """A validated study. `parse_spec` and `read_spec` make one."""
+
+    name: Text = "study"
+    seed: Seed = 0
+    repetitions: Repetitions | None = None
+    datasets: Repetitions = 1
+    problem: Problem
+    architecture: ArchitectureSpec
+    initialisation: InitialisationSpec = InitialisationSpec()
+    method: Method = Method()
+    grid: Grid = Grid()
+    record: Record = Record()
+
+    # The content of `problem.file`, carried along so that a worker needs no access to the file.
+    _data: Regression | Samples | None = PrivateAttr(None)
+    _digest: str | None = PrivateAttr(None)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Study:
+        _check_once(self)
+        _check_network(self)
+        _check_method(self)
+        if self.datasets > 1 and self.problem.generator is None:
+            raise ValueError(
+                f"datasets must be 1 unless the problem has a generator, got {self.datasets}"
+            )
+        points = self.grid.size() * self.datasets
+        if self.runs > MAX_RUNS or points > MAX_POINTS:
+            raise ValueError(
+                f"a study has at most {MAX_RUNS:.0e} runs and {MAX_POINTS:.0e} points of the grid "
+                f"on all data sets, got {self.runs:.3g} and {points:.3g}"
+            )
+        return self
+
+    @field_validator("grid", mode="before")
+    @classmethod
+    def _table(cls, value: Any) -> Any:
+        if not isinstance(value, dict | Grid):
+            raise ValueError(f"must be a table of axes, got {value!r}")
+        return value
+
+    @property
+    def linear(self) -> bool:
+        """Whether the networks are linear."""
+        return self.architecture.activation == "linear"
+
+    @property
+    def runs(self) -> int:
+        """The number of runs, without making them."""
+        each = self.repetitions or 1
+        total = self.datasets
+        for group in self.grid.groups():
+            column = next(iter(group.values()))
+            if "repetitions" in group:
+                total, each = total * sum(map(int, group["repetitions"])), 1
+            else:
+                total *= len(column)
+        return total * each
+
+    @property
+    def data(self) -> Regression | Samples:
+        """The data of `problem.file`."""
+        if self._data is None:
+            raise SettingError("the data file of this study has not been read: use read_spec")
+        return self._data
+
+    def canonical(self) -> str:
+        """All settings, defaults included, as JSON in a fixed order; two equal texts are one study.
+
+        A data file is named by the hash of its content, wherever it lies.
+        """
+        content = self.plain()
+        if self.problem.file is not None:
+            content["problem"]["file"] = f"sha256:{self._digest}"
+        return json.dumps(content, indent=2, sort_keys=True, allow_nan=False)
+
+    def to_toml(self) -> str:
+        """The same study as a TOML file, defaults included."""
+        return toml.write(self.plain())
+
+    def plain(self) -> dict[str, Any]:
+        """Nested dictionaries of plain values, without what is not set."""
+        content = self.model_dump(exclude_none=True, exclude={"grid"})
+        varied = self.grid.names()
+        if "repetitions" not in varied:
+            content.setdefault("repetitions", 1)
+        if self.architecture.kind == "residual":
+            content["architecture"].setdefault("output", "random")
+        method = content["method"]
+        if self.method.name == "descent":
+            method.setdefault("learning_rate_unit", "absolute")
+        else:
+            method.setdefault("rtol", flow.RTOL)
+            if "steps" not in varied:
+                method.setdefault("steps", flow.MAX_STEPS)
+        if not self.record.quantities:
+            del content["record"]["quantities"]
+        grid: dict[str, Any] = _axes(self.grid.axes())
+        zipped = [_axes(group.axes()) for group in self.grid.zip if group.axes()]
+        if zipped:
+            grid["zip"] = sorted(zipped, key=json.dumps)
+        if grid:
+            content["grid"] = grid
+        return _ordered(content, self)
+
+
+def _ordered(table: dict[str, Any], section: Section) -> dict[str, Any]:
+    """Keys in the order of the section's fields, and lists for tuples."""
+    result = {}
+    for name in type(section).model_fields:
+        if name in table:
+            value, inner = table[name], getattr(section, name)
+            if isinstance(inner, Section) and not isinstance(inner, Grid):
+                value = _ordered(value, inner)
+            result[name] = list(value) if isinstance(value, tuple) else value
+    return result
+
+
+def _axes(axes: dict[str, Axis]) -> dict[str, Any]:
+    return {name: axis.plain(whole=name in WHOLE) for name, axis in axes.items()}
+
+
+def _check_once(study: Study) -> None:
+    """Every setting is fixed in its section or varied in the grid: one of the two."""
+    descent = study.method.name == "descent"
+    places = {
+        "depth": ("architecture.depth", study.architecture.depth, True),
+        "width": ("architecture.width", study.architecture.width, False),
+        "scale": ("initialisation.scale", study.initialisation.scale, True),
+        "learning_rate": ("method.learning_rate", study.method.learning_rate, descent),
+        "steps": ("method.steps", study.method.steps, descent),
+        "repetitions": ("repetitions", study.repetitions, False),
+    }
+    varied = study.grid.names()
+    for name, (place, value, needed) in places.items():
+        if value is not None and name in varied:
+            raise ValueError(f"{place} is set, and the grid varies it too: give one of the two")
+        if needed and value is None and name not in varied:
+            raise ValueError(f"{place} is missing: set it there or vary {name} in the grid")
+
+
+def _check_network(study: Study) -> None:
+    network, init = study.architecture, study.initialisation.name
+    if network.kind == "residual":
+        if network.width is not None or "width" in study.grid.names():
+            raise ValueError("architecture.width must be left out for residual networks")
+        if not study.linear:
+            raise ValueError(
+                "architecture.activation must be 'linear' for residual networks, "
+                f"got {network.activation!r}"
+            )
+    elif network.output is not None:
+        raise ValueError("architecture.output is for kind = 'residual' only")
+    elif init == "residual":
+        raise ValueError("initialisation.name 'residual' needs architecture.kind = 'residual'")
+    if not study.linear and init in ("flattest", "minimiser"):
+        raise ValueError(f"initialisation.name {init!r} needs linear networks")
+
+
+def _check_method(study: Study) -> None:
+    method = study.method
+    if method.name == "flow":
+        if not study.linear:
+            raise ValueError("method.name 'flow' is for linear networks")
+        if (
+            "learning_rate" in study.grid.names()
+            or method.learning_rate is not None
+            or method.learning_rate_unit is not None
+        ):
+            raise ValueError("method.name 'flow' has no learning rate: leave it out")
+    elif method.rtol is not None:
+        raise ValueError("method.rtol is for method.name = 'flow' only")
+
+
+def step_limit(study: Study, steps: float | None) -> int:
+    """The largest number of steps of a run."""
+    chosen = steps if steps is not None else study.method.steps
+    return int(chosen) if chosen is not None else flow.MAX_STEPS
+
+
+def read_spec(path: str | Path) -> Study:
+    """The study in a file; a data file it names is read too, relative to the spec's folder."""
+    place = Path(path)
+    try:
+        text = place.read_text(encoding="utf-8")
+    except OSError as error:
+        raise SettingError(f"{str(place)!r} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise SettingError(f"{str(place)!r} is not a text file in UTF-8") from None
+    return parse_spec(text, str(place), place.parent)
+
+
+def parse_spec(text: str, source: str = "the spec", folder: Path | None = None) -> Study:
+    """The study in a text. `source` names it in errors; data files are relative to `folder`."""
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SettingError(f"{source} is not valid TOML: {error}") from None
+    try:
+        study = Study.model_validate(content)
+    except ValidationError as error:
+        raise SettingError(describe(error, source, Study)) from None
+    if study.problem.file is None:
+        return study
+    return _with_data(study, (folder or Path.cwd()) / study.problem.file)
+
+
+def _with_data(study: Study, file: Path) -> Study:
+    """The study with the content of its data file: the rows only if the networks need them."""
+    read = read_regression if study.linear else read_samples
+    assert study.problem.target is not None
+    features = study.problem.features
+    data = read(file, study.problem.target, None if features is None else list(features))
+    with file.open("rb") as content:
+        digest = hashlib.file_digest(content, "sha256").hexdigest()
+    problem = study.problem.model_copy(update={"file": str(file.resolve())})
+    loaded = study.model_copy(update={"problem": problem})
+    loaded._data, loaded._digest = data, digest
+    return loaded
+
+
+STARTER = """\
+# A study of flatmin: which networks to train on which data. Run it with
+#   flatmin study run FILE --out DIR
+# and see docs/studies.md for every key.
+
+name = "scales"
+seed = 0            # every random number follows from it
+
+[problem]
+paper = "linear"    # the data of the paper; or: generator = "gaussian", n = 50, d = 5, noise = 1.0
+                    # or: file = "table.csv", target = "y"
+
+[architecture]
+kind = "mlp"        # or "residual"
+depth = 10          # number of layers; a list under [grid] varies it
+# width = 5         # of hidden layers; default: the number of features
+# activation = "linear"
+
+[initialisation]
+name = "gaussian"   # residual, zero-layer, balanced, flattest, minimiser
+
+[method]
+name = "descent"    # or "flow"
+
+[grid]              # every combination of these is run
+scale = { linspace = [0.25, 0.6, 8] }
+
+[[grid.zip]]        # these move together: small rates need more steps
+learning_rate = [0.02, 0.07, 0.1]
+steps = [10000, 4000, 4000]
+repetitions = [1000, 1500, 2000]
+
+# [record]          # a trace of every run
+# every = 50
+# quantities = ["risk", "distance", "sharpness"]
+"""

@@ -1,0 +1,218 @@
+"""Tables of runs, summed up: counts and means with 95 % bands per point of the grid.
+
+Sharpness, distances and gradients vary over orders of magnitude: their means are geometric and
+their bands are taken in logarithms. A mean is over the runs that have the number; after divergence
+there is none. Shares have Wilson's interval, means Student's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flatmin.checks import check_choice
+from flatmin.errors import SettingError
+from flatmin.training import EDGE_SHARE
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Float = NDArray[np.float64]
+
+COORDINATES = (
+    *("dataset", "depth", "width", "scale", "learning_rate", "relative_rate", "step_limit"),
+    "repetition",
+)
+LOGARITHMIC = (
+    *("initial_sharpness", "sharpness", "initial_distance", "distance", "excess_risk"),
+    "gradient_norm",
+)
+PLAIN = ("train_risk", "test_risk", "steps", "time")
+SHARES = ("converged", "diverged", "edge_of_stability")
+QUANTITIES = (*LOGARITHMIC, *PLAIN, *SHARES)
+_LEVEL = 0.975
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean with its 95 % band, over `count` runs; NaN if there are none."""
+
+    value: float
+    low: float
+    high: float
+    count: int
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """Means of a quantity along x, for one value of the grouping coordinate.
+
+    `edge` is 2/eta and `least` S_min where they are the same for all runs of the curve.
+    """
+
+    label: str
+    x: Float
+    means: tuple[Mean, ...]
+    edge: float | None
+    least: float | None
+
+
+def frame(rows: Any) -> pd.DataFrame:
+    """A pandas frame of a study's rows with the shares as columns of 0 and 1."""
+    table: pd.DataFrame = rows.to_pandas()
+    converged = table["state"] == "converged"
+    return table.assign(
+        converged=converged.astype(float),
+        diverged=(table["state"] == "diverged").astype(float),
+        edge_of_stability=at_edge(converged, table["sharpness"], table["edge"]).astype(float),
+    )
+
+
+def at_edge(converged: Any, sharpness: Any, edge: Any) -> Any:
+    """Converged runs whose final sharpness is at least 0.9 times 2/eta."""
+    return converged & (sharpness >= EDGE_SHARE * edge)
+
+
+def counts(table: pd.DataFrame) -> dict[str, int]:
+    """Runs by state, and how many converged at the edge of stability."""
+    found = {str(state): int(n) for state, n in table["state"].value_counts().sort_index().items()}
+    return {"runs": len(table), **found, "edge of stability": int(table["edge_of_stability"].sum())}
+
+
+def varied(table: pd.DataFrame) -> list[str]:
+    """Coordinates that tell points of the grid apart; data sets and repetitions are pooled.
+
+    Rates are told apart by eta, or by eta over the critical rate if that has fewer values.
+    """
+    rates = ("learning_rate", "relative_rate")
+    rate = min(rates, key=lambda name: (table[name].nunique(), rates.index(name)))
+    names = [n for n in ("depth", "width", "scale", rate) if table[n].nunique() > 1]
+    limits = table[[*names, "step_limit"]].drop_duplicates()
+    if len(limits) > len(limits[names].drop_duplicates()) or (not names and len(limits) > 1):
+        names.append("step_limit")
+    return names
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point of the grid: its coordinates, its runs by state, and means of some quantities."""
+
+    place: dict[str, float]
+    counts: dict[str, int]
+    means: dict[str, Mean]
+
+
+def points(
+    table: pd.DataFrame, quantities: Sequence[str] = ("sharpness", "distance")
+) -> list[Point]:
+    """Every point of the grid that has runs."""
+    names = varied(table)
+    groups: Any = table.groupby(names, dropna=False, sort=True) if names else [((), table)]
+    found = []
+    for key, part in groups:
+        place = {name: _plain(value) for name, value in zip(names, key, strict=True)}
+        means = {name: mean(part[name], name) for name in quantities}
+        found.append(Point(place, counts(part), means))
+    return found
+
+
+def curves(table: pd.DataFrame, x: str, y: str, by: str | None = None) -> list[Curve]:
+    """Means of y along x, one curve per value of `by`."""
+    check_choice("--x", x, COORDINATES)
+    check_choice("--y", y, QUANTITIES)
+    if by is not None:
+        check_choice("--by", by, COORDINATES)
+    for option, name in (("--x", x), ("--y", y), ("--by", by)):
+        if name is not None and table[name].isna().all():
+            raise SettingError(f"{option} {name}: no run of this study has it")
+    groups: Any = [("", table)] if by is None else table.groupby(by, sort=True)
+    return [_curve(str(_short(key)), part, x, y) for key, part in groups]
+
+
+def _curve(label: str, part: pd.DataFrame, x: str, y: str) -> Curve:
+    places = [(key, mean(group[y], y)) for key, group in part.groupby(x, sort=True)]
+    return Curve(
+        label,
+        np.array([key for key, _ in places], dtype=float),
+        tuple(one for _, one in places),
+        _same(part["edge"]),
+        _same(part["minimal_sharpness"]),
+    )
+
+
+def _plain(value: Any) -> float:
+    number: float = value.item() if hasattr(value, "item") else value
+    return number
+
+
+def _short(key: object) -> object:
+    return f"{key:.4g}" if isinstance(key, float) else key
+
+
+def _same(values: pd.Series[Any]) -> float | None:
+    known = values.dropna().unique()
+    return float(known[0]) if len(known) == 1 else None
+
+
+def mean(values: Any, quantity: str) -> Mean:
+    """The mean of a quantity with its band.
+
+    >>> round(mean([1.0, 100.0], "sharpness").value, 12)
+    10.0
+    """
+    numbers = np.asarray(values, dtype=float)
+    numbers = numbers[np.isfinite(numbers)]
+    if quantity in LOGARITHMIC:
+        numbers = numbers[numbers > 0]
+    if not len(numbers):
+        return Mean(np.nan, np.nan, np.nan, 0)
+    if quantity in SHARES:
+        return _share(float(numbers.mean()), len(numbers))
+    if quantity in LOGARITHMIC:
+        low, middle, high = np.exp(_student(np.log(numbers)))
+    else:
+        low, middle, high = _student(numbers)
+    return Mean(float(middle), float(low), float(high), len(numbers))
+
+
+def _student(numbers: Float) -> Float:
+    """Low end, mean and high end of Student's interval; one number has no band."""
+    middle = numbers.mean()
+    if len(numbers) == 1:
+        return np.array([middle, middle, middle])
+    from scipy.special import stdtrit
+
+    width = stdtrit(len(numbers) - 1, _LEVEL) * numbers.std(ddof=1) / np.sqrt(len(numbers))
+    return np.array([middle - width, middle, middle + width])
+
+
+def _share(share: float, count: int) -> Mean:
+    """Wilson's interval of a share."""
+    from scipy.special import ndtri
+
+    z = float(ndtri(_LEVEL))
+    centre = (share + z * z / (2 * count)) / (1 + z * z / count)
+    inner = share * (1 - share) / count + z * z / (4 * count * count)
+    half = z * np.sqrt(inner) / (1 + z * z / count)
+    return Mean(share, max(0.0, centre - half), min(1.0, centre + half), count)
+
+
+def flat_frame(rows: Any) -> pd.DataFrame:
+    """A frame without lists: a column `name` of lists becomes name_1, name_2, ..."""
+    import pandas as pd
+
+    table: pd.DataFrame = rows.to_pandas()
+    for name in [field.name for field in rows.schema if hasattr(field.type, "value_type")]:
+        lists = table.pop(name)
+        length = int(lists.map(lambda one: 0 if one is None else len(one)).max() or 0)
+        padded = np.full((len(table), length), np.nan)
+        for place, one in enumerate(lists):
+            if one is not None:
+                padded[place, : len(one)] = one
+        names = [f"{name}_{k + 1}" for k in range(length)]
+        table = pd.concat([table, pd.DataFrame(padded, columns=names)], axis=1)
+    return table

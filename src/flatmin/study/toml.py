@@ -1,0 +1,46 @@
+"""A validated study as TOML text; reading it back gives the same study."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+
+def write(tables: dict[str, Any]) -> str:
+    """TOML text of nested dictionaries: plain values first, then tables, then lists of tables."""
+    return "\n".join(_lines(tables, ())).strip() + "\n"
+
+
+def _lines(table: dict[str, Any], path: tuple[str, ...]) -> list[str]:
+    plain, inner, repeated = {}, {}, {}
+    for key, value in table.items():
+        if _tables(value):
+            repeated[key] = value
+        elif isinstance(value, dict) and not path:
+            inner[key] = value
+        else:
+            plain[key] = value
+    lines = [f"{key} = {_value(value)}" for key, value in plain.items()]
+    for key, value in inner.items():
+        lines += ["", f"[{key}]", *_lines(value, (*path, key))]
+    for key, value in repeated.items():
+        for one in value:
+            lines += ["", f"[[{'.'.join((*path, key))}]]", *_lines(one, (*path, key))]
+    return lines
+
+
+def _tables(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(v, dict) for v in value)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        # JSON leaves the delete character as it is; TOML does not take it.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {_value(one)}" for key, one in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    return repr(value)

@@ -1,0 +1,239 @@
+"""A real Dask scheduler and real worker processes; the files are those of a local run."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from flatmin.study.runner import run_study
+from flatmin.study.spec import read_spec
+from study_runs import SHARDS, files, finish, shard_files, start, write_spec
+
+OTHER_VERSION = "import flatmin; flatmin.__version__ = '0.0.0'"
+
+# A preload may be executed twice.
+NO_ROOM = """
+from flatmin.study import execute
+real = execute.run_shard
+def run_shard(study, shard, *rest):
+    if shard.runs[0].dataset == 5:
+        raise MemoryError("no room")
+    return real(study, shard, *rest)
+if real.__module__ == execute.__name__:
+    execute.run_shard = run_shard
+"""
+
+
+class Cluster:
+    """A scheduler and workers without guardians, each a process that can be killed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._processes: list[subprocess.Popen[bytes]] = []
+        place = folder / "scheduler.json"
+        options = ("--host", "127.0.0.1", "--port", "0", "--no-dashboard")
+        self._begin("scheduler", *options, "--scheduler-file", place)
+        self.address = json.loads(self._content(place))["address"]
+
+    def _begin(self, kind: str, *arguments: object) -> subprocess.Popen[bytes]:
+        log = (self._folder / f"{len(self._processes)}.log").open("wb")
+        process = subprocess.Popen(
+            [sys.executable, "-m", f"distributed.cli.dask_{kind}", *map(str, arguments)],
+            stdout=log,
+            stderr=log,
+            cwd=self._folder,
+        )
+        self._processes.append(process)
+        return process
+
+    def _content(self, path: Path) -> str:
+        deadline = time.monotonic() + 60
+        while not path.exists() or not path.read_text().strip():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        return path.read_text()
+
+    def add_worker(self, preload: str | None = None) -> subprocess.Popen[bytes]:
+        """One more worker with one thread, which first executes `preload`."""
+        options: list[object] = ["--nthreads", 1, "--no-nanny", "--no-dashboard"]
+        if preload is not None:
+            file = self._folder / "preload.py"
+            file.write_text(preload + "\n")
+            options += ["--preload", file]
+        return self._begin("worker", self.address, *options)
+
+    def wait_for_workers(self, count: int) -> None:
+        """Until so many workers have joined."""
+        from distributed import Client
+
+        with Client(self.address, set_as_default=False) as client:
+            client.wait_for_workers(count, timeout=60)
+
+    def close(self) -> None:
+        """End every process."""
+        for process in self._processes:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    folder = tmp_path / "cluster"
+    folder.mkdir()
+    running = Cluster(folder)
+    yield running
+    running.close()
+
+
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory):
+    return write_spec(tmp_path_factory.mktemp("spec"))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, spec):
+    """The study by threads."""
+    out = tmp_path_factory.mktemp("whole") / "out"
+    run_study(read_spec(spec), out)
+    return files(out)
+
+
+def wait_for_shards(directory: Path, count: int) -> None:
+    deadline = time.monotonic() + 120
+    while len(shard_files(directory)) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_two_workers_give_the_bytes_of_a_local_run(cluster, spec, whole, tmp_path):
+    cluster.add_worker()
+    cluster.add_worker()
+    cluster.wait_for_workers(2)
+    out = tmp_path / "out"
+    code, printed, err = finish(
+        start("study", "run", spec, "--out", out, "--scheduler", cluster.address, "--json")
+    )
+    assert (code, err) == (0, "")
+    assert json.loads(printed)["shards_run"] == SHARDS
+    assert files(out) == whole
+
+
+def test_a_worker_killed_in_mid_study_changes_nothing(cluster, spec, whole, tmp_path):
+    victim = cluster.add_worker()
+    cluster.add_worker()
+    cluster.wait_for_workers(2)
+    out = tmp_path / "out"
+    process = start("study", "run", spec, "--out", out, "--scheduler", cluster.address)
+    wait_for_shards(out, 2)
+    victim.kill()
+    assert len(shard_files(out)) < SHARDS
+    code, _, err = finish(process)
+    assert (code, err) == (0, "")
+    assert files(out) == whole
+
+
+def test_the_client_killed_the_next_call_continues(cluster, spec, whole, tmp_path):
+    cluster.add_worker()
+    cluster.add_worker()
+    cluster.wait_for_workers(2)
+    out = tmp_path / "out"
+    arguments = ("study", "run", spec, "--out", out, "--scheduler", cluster.address)
+    process = start(*arguments)
+    wait_for_shards(out, 2)
+    process.kill()
+    finish(process)
+    assert len(shard_files(out)) < SHARDS
+    assert finish(start(*arguments))[0] == 0
+    assert files(out) == whole
+
+
+def test_processes_of_this_machine_give_the_bytes_of_a_local_run(spec, whole, tmp_path):
+    out = tmp_path / "out"
+    code, printed, err = finish(start("study", "run", spec, "--out", out, "--workers", 2))
+    assert (code, err) == (0, "")
+    assert f"{SHARDS} of {SHARDS}" in printed
+    assert files(out) == whole
+
+
+def test_a_worker_with_another_flatmin_is_refused(cluster, spec, tmp_path):
+    cluster.add_worker()
+    cluster.add_worker(OTHER_VERSION)
+    cluster.wait_for_workers(2)
+    out = tmp_path / "out"
+    code, printed, err = finish(
+        start("study", "run", spec, "--out", out, "--scheduler", cluster.address)
+    )
+    assert (code, printed) == (2, "")
+    assert "is refused: it has flatmin 0.0.0 instead of" in err
+    assert err.count("\n") == 1
+    assert shard_files(out) == []
+
+
+def test_a_worker_with_another_flatmin_that_joins_later_is_refused(cluster, spec, whole, tmp_path):
+    cluster.add_worker()
+    cluster.wait_for_workers(1)
+    out = tmp_path / "out"
+    arguments = ("study", "run", spec, "--out", out, "--scheduler", cluster.address)
+    process = start(*arguments)
+    wait_for_shards(out, 1)
+    process.send_signal(signal.SIGSTOP)
+    intruder = cluster.add_worker(OTHER_VERSION)
+    cluster.wait_for_workers(2)
+    process.send_signal(signal.SIGCONT)
+    code, _, err = finish(process)
+    assert code == 2
+    assert "is refused: it has flatmin 0.0.0 instead of" in err
+    assert err.count("\n") == 1
+    intruder.kill()
+    intruder.wait()
+    assert finish(start(*arguments))[0] == 0
+    assert files(out) == whole
+
+
+def test_a_failing_shard_of_a_worker_is_recorded(cluster, spec, tmp_path):
+    cluster.add_worker(NO_ROOM)
+    out = tmp_path / "out"
+    code, _, err = finish(start("study", "run", spec, "--out", out, "--scheduler", cluster.address))
+    assert code == 1
+    assert err.count("failed: MemoryError: no room; to run it alone: flatmin study run") == 2
+    assert len(shard_files(out)) == SHARDS - 2
+    assert len(list((out / "failures").iterdir())) == 2
+
+
+def test_no_scheduler_at_the_address_is_one_line(spec, tmp_path):
+    for address in ("tcp://127.0.0.1:9", "nonsense://x"):
+        code, printed, err = finish(
+            start("study", "run", spec, "--out", tmp_path / "out", "--scheduler", address)
+        )
+        assert (code, printed) == (2, "")
+        assert f"--scheduler: no Dask scheduler answers at '{address}'" in err
+        assert err.count("\n") == 1
+
+
+def test_a_scheduler_that_goes_away_is_one_line(cluster, spec, whole, tmp_path):
+    cluster.add_worker()
+    out = tmp_path / "out"
+    process = start("study", "run", spec, "--out", out, "--scheduler", cluster.address)
+    wait_for_shards(out, 2)
+    cluster.close()
+    code, _, err = finish(process)
+    assert code == 2
+    assert "the Dask scheduler is gone; finished shards are kept" in err
+    assert finish(start("study", "run", spec, "--out", out))[0] == 0
+    assert files(out) == whole
+
+
+def test_without_distributed_it_says_what_to_install(spec, tmp_path):
+    before = "import sys; sys.modules['distributed'] = None"
+    code, printed, err = finish(
+        start("study", "run", spec, "--out", tmp_path / "out", "--workers", 2, before=before)
+    )
+    assert (code, printed) == (2, "")
+    assert "pip install 'flatmin[cluster]'" in err
+    assert err.count("\n") == 1

@@ -1,0 +1,362 @@
+"""Rows of a shard: against direct calls of the engine, and the same bytes however work is cut."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from flatmin.curvature import sharpness
+from flatmin.dynamics import measures
+from flatmin.dynamics.descent import descend
+from flatmin.dynamics.flow import flow
+from flatmin.dynamics.outcome import Recording
+from flatmin.generators import gaussian_split
+from flatmin.initialisation import initialise
+from flatmin.network import Architecture, residual_output_vector
+from flatmin.paper.data import paper_samples, paper_test_samples
+from flatmin.study import plan as planning
+from flatmin.study.execute import run_shard
+from flatmin.study.plan import plan
+from flatmin.study.schema import ROWS_SCHEMA, TRACES_SCHEMA
+from flatmin.study.spec import parse_spec
+from flatmin.study.summary import counts, curves, flat_frame, frame, mean, points
+from flatmin.theory.minimal_sharpness import critical_learning_rate, minimal_sharpness
+
+DESCENT = """\
+seed = 3
+[problem]
+paper = "linear"
+[architecture]
+depth = 5
+[grid]
+scale = [0.3, 0.5]
+[[grid.zip]]
+learning_rate = [0.05, 0.1, 0.5]
+steps = [600, 400, 300]
+repetitions = [9, 7, 5]
+[record]
+every = 50
+quantities = ["risk", "distance", "sharpness", "alignment"]
+"""
+DATASETS = """\
+datasets = 3
+repetitions = 5
+[problem]
+generator = "gaussian"
+n = 30
+d = 4
+[architecture]
+kind = "residual"
+[initialisation]
+name = "residual"
+scale = 0.25
+[method]
+learning_rate_unit = "critical"
+steps = 200
+[grid]
+depth = [3, 6]
+learning_rate = [0.5, 1.1]
+"""
+FLOW = """\
+repetitions = 6
+[problem]
+generator = "spectrum"
+condition_number = 20
+[architecture]
+depth = 3
+[initialisation]
+scale = 0.4
+[method]
+name = "flow"
+[record]
+every = 20
+quantities = ["risk", "sharpness", "drift"]
+"""
+NONLINEAR = """\
+repetitions = 5
+[problem]
+paper = "nonlinear"
+[architecture]
+depth = 3
+activation = "gelu-tanh"
+[initialisation]
+scale = 0.6
+[method]
+steps = 120
+[grid]
+learning_rate = [0.05, 5.0]
+[record]
+every = 40
+quantities = ["risk", "sharpness"]
+"""
+WIDE = """\
+repetitions = 3
+[problem]
+generator = "gaussian"
+n = 60
+d = 40
+[architecture]
+depth = 7
+[initialisation]
+scale = 0.15
+[method]
+steps = 20
+learning_rate = 1e-3
+"""
+
+
+def tables(text, flops=None, threads=1):
+    study = parse_spec(text)
+    results = [run_shard(study, shard, threads) for shard in plan(study, flops)]
+    rows = pa.concat_tables([result.rows for result in results]).sort_by("run")
+    traces = None
+    if results[0].traces is not None:
+        order = [("run", "ascending"), ("step", "ascending")]
+        traces = pa.concat_tables([result.traces for result in results]).sort_by(order)
+    return rows, traces, len(results)
+
+
+def bits(table):
+    """The content to the last bit, whatever the chunks."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table.combine_chunks())
+    return sink.getvalue().to_pybytes()
+
+
+@pytest.mark.parametrize("text", [DESCENT, DATASETS, FLOW, NONLINEAR, WIDE])
+def test_the_same_bytes_for_any_threads_and_shard_size(text, monkeypatch):
+    rows, traces, _ = tables(text)
+    monkeypatch.setattr(planning, "LEAST_RUNS", 1)
+    pieces = set()
+    for threads, flops in ((2, 3e10), (3, 2e7), (1, 1.0)):
+        again, traces_again, count = tables(text, flops, threads)
+        pieces.add(count)
+        assert bits(again) == bits(rows)
+        assert (traces is None) == (traces_again is None)
+        assert traces is None or bits(traces_again) == bits(traces)
+    assert max(pieces) == len(rows)
+
+
+def direct(text, **where):
+    """The runs at one point, their ensemble drawn as the study does."""
+    study = parse_spec(text)
+    runs = [
+        run
+        for shard in plan(study)
+        for run in shard.runs
+        if all(getattr(run, name) == value for name, value in where.items())
+    ]
+    return study, sorted(runs, key=lambda run: run.index)
+
+
+def test_rows_of_descent_are_those_of_the_engine():
+    rows = tables(DESCENT)[0].to_pandas()
+    study, runs = direct(DESCENT, scale=0.3, learning_rate=0.05)
+    data, arch = paper_samples(), Architecture.mlp(5, 5)
+    regression = data.regression()
+    start = initialise(arch, "gaussian", 0.3, 3, [run.address() for run in runs])
+    outcome = descend(regression, start, 0.05, 600)
+    part = rows[(rows.scale == 0.3) & (rows.learning_rate == 0.05)]
+    assert list(part.run) == [run.index for run in runs]
+    assert list(part.repetition) == list(range(9))
+    assert list(part.state) == list(outcome.state)
+    assert list(part.steps) == list(outcome.steps)
+    assert set(part.step_limit) == {600}
+    np.testing.assert_array_equal(part.excess_risk, outcome.excess_risk)
+    np.testing.assert_array_equal(part.gradient_norm, outcome.gradient)
+    np.testing.assert_allclose(part.train_risk, regression.risk_min + outcome.excess_risk)
+    for name, ensemble in (("initial_", start), ("", outcome.ensemble)):
+        dense = sharpness(regression, ensemble, method="dense")
+        np.testing.assert_allclose(part[f"{name}sharpness"], dense.value, rtol=1e-9)
+        assert (part[f"{name}sharpness_residual"] <= 1e-8 * part[f"{name}sharpness"]).all()
+        assert part[f"{name}sharpness_converged"].all()
+        maps = [np.linalg.multi_dot(matrices[::-1]).ravel() for matrices in ensemble]
+        distance = [np.sum((w - regression.w_star) ** 2) for w in maps]
+        np.testing.assert_allclose(part[f"{name}distance"], distance, rtol=1e-6, atol=1e-28)
+    test = paper_test_samples()
+    risks = [np.mean((test.y - test.X @ w) ** 2) for w in maps]
+    np.testing.assert_allclose(part.test_risk, risks, rtol=1e-12)
+    least = minimal_sharpness(regression, 5).exact
+    np.testing.assert_allclose(part.minimal_sharpness, least)
+    np.testing.assert_allclose(part.edge, 40.0)
+    np.testing.assert_allclose(part.relative_rate, 0.05 * least / 2)
+    assert part.time.isna().all()
+    for name in ("spectral_norm", "rank_one_defect", "alignment"):
+        expected = getattr(measures, name)(outcome.ensemble.layers())
+        np.testing.assert_allclose(np.stack(part[name]), expected, rtol=1e-10, atol=1e-25)
+    assert study.record.every == 50
+
+
+def test_a_diverged_run_has_no_final_numbers():
+    rows = tables(DESCENT)[0].to_pandas()
+    lost = rows[rows.state == "diverged"]
+    assert len(lost) >= 5
+    final = ("sharpness", "distance", "train_risk", "test_risk", "gradient_norm", "alignment")
+    for name in final:
+        assert lost[name].isna().all()
+    assert lost.initial_sharpness.notna().all()
+    assert lost.initial_distance.notna().all()
+
+
+def test_traces_are_those_of_the_engine():
+    rows, traces, _ = tables(DESCENT)
+    assert traces.schema.equals(TRACES_SCHEMA, check_metadata=True)
+    study, runs = direct(DESCENT, scale=0.5, learning_rate=0.1)
+    arch = Architecture.mlp(5, 5)
+    start = initialise(arch, "gaussian", 0.5, 3, [run.address() for run in runs])
+    recording = Recording(50, study.record.quantities)
+    trace = descend(paper_samples().regression(), start, 0.1, 400, recording=recording).trace
+    found = traces.to_pandas()
+    for place, run in enumerate(runs):
+        part = found[found.run == run.index].reset_index(drop=True)
+        expected = trace.frame(place)
+        assert list(part.step) == list(expected.step)
+        for name in ("risk", "distance", "sharpness", "sharpness_residual"):
+            np.testing.assert_array_equal(part[name], expected[name])
+        np.testing.assert_array_equal(np.stack(part.alignment)[:, 1], expected.alignment_2)
+        assert part.theta.isna().all()
+        assert part.time.isna().all()
+    assert rows.schema.equals(ROWS_SCHEMA, check_metadata=True)
+    assert ROWS_SCHEMA.metadata[b"flatmin_schema_version"] == b"1"
+
+
+def test_data_sets_and_critical_rates():
+    rows = tables(DATASETS)[0].to_pandas()
+    assert len(rows) == 3 * 5 * 4
+    assert set(rows.relative_rate) == {0.5, 1.1}
+    p = residual_output_vector(4, 0)
+    for dataset in range(3):
+        train, test = gaussian_split(30, 4, 1.0, seed=dataset)
+        regression = train.regression()
+        rate = 0.5 * critical_learning_rate(regression, 6)
+        _, runs = direct(DATASETS, dataset=dataset, depth=6, learning_rate=0.5)
+        arch = Architecture.residual(4, 6, p)
+        start = initialise(arch, "residual", 0.25, 0, [run.address() for run in runs])
+        outcome = descend(regression, start, rate, 200)
+        part = rows.iloc[[run.index for run in runs]]
+        assert set(part.depth) == {6}
+        assert set(part.width) == {4}
+        np.testing.assert_allclose(part.learning_rate, rate, rtol=1e-14)
+        np.testing.assert_allclose(part.excess_risk, outcome.excess_risk, rtol=1e-6)
+        w = [p @ np.linalg.multi_dot(matrices[::-1]) for matrices in outcome.ensemble]
+        np.testing.assert_allclose(part.test_risk, [test.risk(one) for one in w], rtol=1e-9)
+
+
+def test_rows_of_flow():
+    rows, traces, _ = tables(FLOW)
+    table = rows.to_pandas()
+    study, runs = direct(FLOW)
+    from flatmin.study.inputs import data_of
+
+    regression = data_of(study, 0).regression
+    arch = Architecture.mlp(5, 3)
+    start = initialise(arch, "gaussian", 0.4, 0, [run.address() for run in runs])
+    outcome = flow(regression, start)
+    np.testing.assert_array_equal(table.time, outcome.extras["time"])
+    np.testing.assert_array_equal(table.steps, outcome.steps)
+    np.testing.assert_allclose(table.distance, outcome.distance, rtol=1e-6, atol=1e-28)
+    assert set(table.state) == {"converged"}
+    for name in ("learning_rate", "relative_rate", "edge", "test_risk"):
+        assert table[name].isna().all()
+    part = traces.to_pandas().query("run == 2")
+    assert part.time.is_monotonic_increasing
+    assert part.risk.iloc[0] > part.risk.iloc[-1]
+
+
+def test_rows_of_nonlinear_networks():
+    table = tables(NONLINEAR)[0].to_pandas()
+    _, runs = direct(NONLINEAR, learning_rate=0.05)
+    data, test = paper_samples("nonlinear"), paper_test_samples("nonlinear")
+    arch = Architecture.mlp(5, 3, activation="gelu-tanh")
+    start = initialise(arch, "gaussian", 0.6, 0, [run.address() for run in runs])
+    outcome = descend(data, start, 0.05, 120)
+    part = table.iloc[[run.index for run in runs]]
+    np.testing.assert_array_equal(part.excess_risk, outcome.excess_risk)
+    dense = sharpness(data, outcome.ensemble, method="dense")
+    np.testing.assert_allclose(part.sharpness, dense.value, rtol=1e-8)
+    phi = arch.activation.value
+    for risk, (w1, w2, w3) in zip(part.test_risk, outcome.ensemble, strict=True):
+        output = (w3 @ phi(w2 @ phi(w1 @ test.X.T))).ravel()
+        assert risk == pytest.approx(np.mean((output - test.y) ** 2), rel=1e-12)
+    assert table.distance.isna().all()
+
+
+def test_progress_counts_every_step_of_the_budget():
+    for text in (DESCENT, FLOW, NONLINEAR):
+        study = parse_spec(text)
+        for shard in plan(study):
+            done = []
+            run_shard(study, shard, 1, done.append)
+            assert sum(done) == shard.network_steps
+
+
+def test_layers_can_be_left_out():
+    rows = tables(DATASETS + "[record]\nlayers = false\n")[0].to_pandas()
+    assert rows.spectral_norm.isna().all()
+
+
+def test_an_initialisation_at_a_minimiser():
+    text = WIDE.replace("scale = 0.15", 'name = "flattest"\nscale = 0').replace("d = 40", "d = 4")
+    rows = tables(text)[0].to_pandas()
+    np.testing.assert_allclose(rows.initial_sharpness, rows.minimal_sharpness, rtol=1e-7)
+
+
+def test_counts_and_points():
+    table = frame(tables(DESCENT)[0])
+    found = counts(table)
+    assert (
+        found["runs"]
+        == len(table)
+        == sum(
+            count for state, count in found.items() if state not in ("runs", "edge of stability")
+        )
+    )
+    near = (table.state == "converged") & (table.sharpness >= 0.9 * 2 / table.learning_rate)
+    assert found["edge of stability"] == near.sum()
+    every = points(table)
+    assert len(every) == 6
+    assert every[0].place == {"scale": 0.3, "learning_rate": 0.05}
+    assert every[0].counts["runs"] == 9
+    values = np.log(table[(table.scale == 0.3) & (table.learning_rate == 0.05)].sharpness)
+    assert every[0].means["sharpness"].value == pytest.approx(np.exp(values.mean()))
+    lost = [point for point in every if point.counts.get("diverged") == point.counts["runs"]]
+    assert all(point.means["sharpness"].count == 0 for point in lost)
+
+
+def test_bands_cover_the_mean_as_often_as_they_say():
+    from scipy import stats
+
+    random = np.random.default_rng(0)
+    values = random.standard_normal((400, 8))
+    bands = [mean(row, "test_risk") for row in values]
+    assert 0.92 <= np.mean([band.low <= 0 <= band.high for band in bands]) <= 0.98
+    expected = stats.t.interval(0.95, 7, values[0].mean(), stats.sem(values[0]))
+    assert (bands[0].low, bands[0].high) == pytest.approx(expected)
+    share = mean([1.0] * 3 + [0.0] * 17, "diverged")
+    wilson = stats.binomtest(3, 20).proportion_ci(method="wilson")
+    assert (share.low, share.high) == pytest.approx((wilson.low, wilson.high))
+    assert mean([5.0], "sharpness").low == pytest.approx(5.0)
+    assert np.isnan(mean([np.nan], "sharpness").value)
+
+
+def test_curves_pool_data_sets():
+    table = frame(tables(DATASETS)[0])
+    found = curves(table, "relative_rate", "distance", "depth")
+    assert [curve.label for curve in found] == ["3", "6"]
+    assert [list(curve.x) for curve in found] == [[0.5, 1.1]] * 2
+    assert found[0].means[0].count == 15
+    assert found[0].edge is None
+
+
+def test_a_frame_without_lists():
+    rows, _, _ = tables(DATASETS)
+    table = flat_frame(rows)
+    assert "spectral_norm" not in table
+    shallow = table[table.depth == 3]
+    assert shallow[["spectral_norm_1", "spectral_norm_3", "alignment_2"]].notna().all().all()
+    assert shallow[["spectral_norm_4", "alignment_3"]].isna().all().all()
+    assert table.map(np.isscalar).all().all()
+    assert pd.api.types.is_float_dtype(table["spectral_norm_1"])

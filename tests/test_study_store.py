@@ -1,0 +1,330 @@
+"""The directory of a study: what is there is complete, what is not ours is left alone."""
+
+from __future__ import annotations
+
+import errno
+import json
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from flatmin.cli import main
+from flatmin.errors import FlatminError
+from flatmin.study import execute, plan, runner, store
+from flatmin.study.schema import ROWS_SCHEMA, TRACES_SCHEMA
+from flatmin.study.spec import parse_spec
+from flatmin.study.store import Store
+from study_runs import SHARDS, SPEC, files, results, shard_files, write_spec
+
+SMALL = SPEC.replace("datasets = 12", "datasets = 3").replace("repetitions = 30", "repetitions = 5")
+STUDY = parse_spec(SMALL)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The small study, undisturbed."""
+    directory = tmp_path_factory.mktemp("whole") / "out"
+    runner.run_study(STUDY, directory)
+    return directory
+
+
+@pytest.fixture
+def call(monkeypatch, capsys):
+    def call(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["flatmin", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        out, err = capsys.readouterr()
+        return stop.value.code, out, err
+
+    return call
+
+
+def run(directory: Path, **options) -> tuple[runner.Summary, list[str]]:
+    notes: list[str] = []
+    return runner.run_study(STUDY, directory, note=notes.append, **options), notes
+
+
+def copy(source: Path, target: Path) -> Path:
+    for name, content in files(source).items():
+        path = target / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    return target
+
+
+def test_a_study_is_plain_parquet_in_a_directory(whole):
+    shards = plan.plan(STUDY)
+    assert {path.name for path in shard_files(whole)} == {f"shard-{s.id}.parquet" for s in shards}
+    assert parse_spec((whole / "study.toml").read_text()).canonical() == STUDY.canonical()
+    record = json.loads((whole / "study.json").read_text())
+    assert record["study"] == STUDY.canonical()
+    assert {"flatmin", "kernels", "numpy", "numba"} <= set(record["versions"])
+    for folder, schema in (("runs", ROWS_SCHEMA), ("traces", TRACES_SCHEMA)):
+        frame = pd.read_parquet(whole / folder)
+        assert list(frame.columns) == schema.names
+        for path in (whole / folder).iterdir():
+            metadata = pq.read_schema(path).metadata
+            assert metadata[b"flatmin_schema_version"] == b"1"
+    rows = Store.open(whole).read_rows()
+    assert rows.schema.equals(ROWS_SCHEMA, check_metadata=True)
+    assert rows["run"].to_pylist() == list(range(STUDY.runs))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_threads_do_not_change_a_byte(whole, tmp_path, threads):
+    run(tmp_path / "out", threads=threads)
+    assert files(tmp_path / "out") == files(whole)
+
+
+def test_shard_sizes_do_not_change_the_tables(whole, tmp_path, monkeypatch):
+    monkeypatch.setattr(runner, "plan", lambda study: plan.plan(study, 2e7))
+    summary, _ = run(tmp_path / "out")
+    assert summary.total_shards > len(plan.plan(STUDY))
+    assert results(tmp_path / "out") == results(whole)
+
+
+def test_the_same_call_again_runs_what_is_missing(whole, tmp_path, monkeypatch):
+    out = copy(whole, tmp_path / "out")
+    first, second = shard_files(out)[:2]
+    first.unlink()
+    (out / "traces" / second.name).unlink()
+    seen: list[str] = []
+    real = execute.run_shard
+    monkeypatch.setattr(
+        execute,
+        "run_shard",
+        lambda study, shard, *rest: (seen.append(shard.id), real(study, shard, *rest))[1],
+    )
+    states: list[runner.Status] = []
+    summary, notes = run(out, progress=states.append)
+    assert sorted(f"shard-{name}.parquet" for name in seen) == [first.name, second.name]
+    assert (summary.runs, summary.shards_run, notes) == (STUDY.runs, 2, [])
+    assert states[-1].steps == states[-1].total_steps == plan.network_steps(STUDY)
+    assert sum(summary.counts.values()) - summary.counts["edge of stability"] == STUDY.runs
+    assert files(out) == files(whole)
+    assert run(out)[0].shards_run == 0
+
+
+def test_another_spec_is_refused_with_the_difference(whole, tmp_path, call):
+    before = files(whole)
+    text = SMALL.replace("steps = 4000", "steps = 4001").replace("[0.02, 0.2]", "[0.02, 0.3]")
+    code, out, err = call("study", "run", write_spec(tmp_path, text), "--out", whole)
+    assert (code, out) == (2, "")
+    assert "another spec" in err
+    assert "method.steps: 4000 -> 4001" in err
+    assert "grid.learning_rate: [0.02, 0.2] -> [0.02, 0.3]" in err
+    assert err.count("\n") == 1
+    assert files(whole) == before
+
+
+def test_a_difference_in_many_keys_is_cut_short():
+    old = json.dumps({str(i): i for i in range(9)})
+    assert store.spec_difference(old, '{"0": 0}').endswith("3: 3 -> nothing; and 5 more")
+
+
+@pytest.mark.parametrize("name", ["flatmin", "kernels"])
+def test_another_flatmin_is_refused(whole, tmp_path, name):
+    out = copy(whole, tmp_path / "out")
+    record = json.loads((out / "study.json").read_text())
+    record["versions"][name] = "0.0.0"
+    (out / "study.json").write_text(json.dumps(record))
+    with pytest.raises(FlatminError, match=rf"another flatmin \(this is {name} .* of 0.0.0"):
+        run(out)
+
+
+def test_other_libraries_are_noted(whole, tmp_path):
+    out = copy(whole, tmp_path / "out")
+    record = json.loads((out / "study.json").read_text())
+    record["versions"]["scipy"] = "0.0.0"
+    (out / "study.json").write_text(json.dumps(record))
+    _, notes = run(out)
+    assert len(notes) == 1
+    assert "instead of 0.0.0; last digits may differ" in notes[0]
+
+
+@pytest.mark.parametrize("keep", [0, 3, 100, -1])
+@pytest.mark.parametrize("folder", ["runs", "traces"])
+def test_a_truncated_shard_is_put_aside_and_run_again(whole, tmp_path, folder, keep):
+    out = copy(whole, tmp_path / "out")
+    path = out / folder / shard_files(out)[1].name
+    content = path.read_bytes()[:keep]
+    path.write_bytes(content)
+    with pytest.raises(FlatminError, match=f"{path.name}' is truncated or damaged: run the study"):
+        Store.open(out).read_rows()
+    summary, notes = run(out)
+    assert summary.shards_run == 1
+    assert len(notes) == 1
+    assert f"{path.name}' is truncated or damaged: kept as" in notes[0]
+    assert (path.parent / f".{path.name}.1.broken").read_bytes() == content
+    assert files(out) == files(whole)
+    pd.read_parquet(out / folder)
+
+
+def test_a_damaged_page_is_found_when_it_is_read(whole, tmp_path):
+    out = copy(whole, tmp_path / "out")
+    path = shard_files(out)[0]
+    content = bytearray(path.read_bytes())
+    content[200] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(FlatminError, match=r"cannot be read .*delete it and run the study again"):
+        Store.open(out).read_rows()
+
+
+def test_shards_of_another_study_or_name_are_put_aside(whole, tmp_path):
+    out = copy(whole, tmp_path / "out")
+    first, second, third = shard_files(out)[:3]
+    first.write_bytes(second.read_bytes())
+    other = parse_spec(SMALL.replace("seed = 3", "seed = 4"))
+    runner.run_study(other, tmp_path / "other")
+    third.write_bytes((tmp_path / "other" / "runs" / third.name).read_bytes())
+    _, notes = run(out)
+    assert "belongs to another shard" in notes[0]
+    assert "belongs to another study" in notes[1]
+    assert files(out) == files(whole)
+
+
+def test_foreign_files_are_left_alone(whole, tmp_path):
+    out = copy(whole, tmp_path / "out")
+    (out / "notes.txt").write_text("mine")
+    (out / "runs" / "mine.parquet").write_text("mine")
+    (out / "runs" / "shard-.parquet").write_text("mine")
+    (out / "failures").mkdir()
+    (out / "failures" / "mine.json").write_text("[]")
+    _, notes = run(out)
+    assert len(notes) == 2
+    assert all("is not part of this study and was left alone" in line for line in notes)
+    assert results(out) == results(whole)
+    assert (out / "runs" / "mine.parquet").read_text() == "mine"
+    assert Store.open(out).failures() == []
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[1]", '{"study": "x", "sha256": "y"}'])
+def test_a_damaged_record_is_refused(whole, tmp_path, call, content):
+    out = copy(whole, tmp_path / "out")
+    (out / "study.json").write_text(content)
+    code, _, err = call("study", "run", write_spec(tmp_path, SMALL), "--out", out)
+    assert code == 2
+    assert "study.json' is damaged or not flatmin's: restore it, or give a new folder" in err
+    assert shard_files(out)
+
+
+def test_a_folder_with_other_things_is_refused(tmp_path, call):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "thesis.tex").write_text("mine")
+    code, _, err = call("study", "run", write_spec(tmp_path, SMALL), "--out", out)
+    assert code == 2
+    assert "is not empty and holds no study (it has 'thesis.tex' but no study.json)" in err
+    assert [path.name for path in out.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize("place", ["out", "out/runs", "out/.lock"])
+def test_a_folder_that_cannot_be_written_is_one_line(whole, tmp_path, call, place):
+    if place != "out":
+        copy(whole, tmp_path / "out")
+    blocked = tmp_path / place
+    if blocked.is_dir():
+        blocked.rename(tmp_path / "runs")
+    if place == "out/.lock":
+        blocked.mkdir()
+    else:
+        blocked.write_text("a file, not a folder")
+    code, out, err = call("study", "run", write_spec(tmp_path, SMALL), "--out", tmp_path / "out")
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert str(blocked) in err
+
+
+@pytest.mark.parametrize("call_number", range(8))
+def test_a_full_disk_is_one_line_and_the_next_call_continues(
+    whole, tmp_path, call, monkeypatch, call_number
+):
+    real, calls = Path.write_bytes, iter(range(1000))
+
+    def write(path: Path, content: bytes) -> int:
+        if next(calls) == call_number:
+            real(path, content[: len(content) // 2])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(path, content)
+
+    spec, out = write_spec(tmp_path, SMALL), tmp_path / "out"
+    with monkeypatch.context() as full:
+        full.setattr(Path, "write_bytes", write)
+        code, printed, err = call("study", "run", spec, "--out", out)
+    assert (code, printed) == (2, "")
+    assert err.count("\n") == 1
+    assert "cannot be written: No space left on device" in err
+    assert not list(out.rglob("*.part.*"))
+    assert call("study", "run", spec, "--out", out)[0] == 0
+    assert files(out) == files(whole)
+
+
+def test_a_failing_shard_is_recorded_and_tried_again(whole, tmp_path, call, monkeypatch):
+    bad = plan.plan(STUDY)[2].id
+    real = execute.run_shard
+
+    def run_shard(study, shard, *rest):
+        if shard.id == bad:
+            raise MemoryError("no room")
+        return real(study, shard, *rest)
+
+    spec, out = write_spec(tmp_path, SMALL), tmp_path / "out"
+    with monkeypatch.context() as broken:
+        broken.setattr(execute, "run_shard", run_shard)
+        code, printed, err = call("study", "run", spec, "--out", out)
+    assert code == 1
+    assert "failed now" in printed
+    assert f"shard {bad} failed: MemoryError: no room" in err
+    assert f"flatmin study run {spec} --out {out} --only {bad}" in err
+    assert len(shard_files(out)) == len(shard_files(whole)) - 1
+    (failure,) = Store.open(out).failures()
+    assert failure.shard_id == bad
+    assert "run_shard" in failure.traceback
+    assert json.loads((out / "failures" / f"{bad}.json").read_text())["command"] == failure.command
+
+    code, printed, _ = call("study", "run", spec, "--out", out, "--only", bad, "--json")
+    assert code == 0
+    assert json.loads(printed)["shards_run"] == 1
+    assert Store.open(out).failures() == []
+    assert files(out) == files(whole)
+
+
+def test_a_shard_run_alone_shows_its_traceback(tmp_path, call, monkeypatch):
+    spec, out, first = write_spec(tmp_path, SMALL), tmp_path / "out", plan.plan(STUDY)[0].id
+    monkeypatch.setattr(execute, "run_shard", lambda *arguments: 1 / 0)
+    code, _, err = call("study", "run", spec, "--out", out, "--only", first)
+    assert code == 1
+    assert "Traceback (most recent call last)" in err
+    assert "ZeroDivisionError" in err
+    assert shard_files(out) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--only", "nothing"), "there is no shard 'nothing' in this study: it has 6"),
+        (("--threads", "0"), "--threads must be a whole number of at least 1, got '0'"),
+        (("--workers", "x"), "--workers must be a number, got 'x'"),
+        (("--workers", "2", "--threads", "2"), "--threads and --workers exclude each other"),
+        (("--workers", "2", "--scheduler", "a"), "--workers and --scheduler exclude each other"),
+    ],
+)
+def test_wrong_options_are_one_line(tmp_path, call, arguments, message):
+    spec = write_spec(tmp_path, SMALL)
+    code, out, err = call("study", "run", spec, "--out", tmp_path / "out", *arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_a_folder_without_a_study_is_not_read(tmp_path):
+    with pytest.raises(FlatminError, match=r"holds no study: there is no study.json in it"):
+        Store.open(tmp_path)
+
+
+def test_the_larger_study_of_the_other_tests_has_its_shards():
+    assert len(plan.plan(parse_spec(SPEC))) == SHARDS
