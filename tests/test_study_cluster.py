@@ -18,15 +18,15 @@ from study_runs import SHARDS, files, finish, shard_files, start, write_spec
 OTHER_VERSION = "import flatmin; flatmin.__version__ = '0.0.0'"
 
 # A preload may be executed twice.
+# A worker may execute its preload more than once.
 NO_ROOM = """
 from flatmin.study import execute
-real = execute.run_shard
-def run_shard(study, shard, *rest):
+def no_room(study, shard, *rest, real=execute.run_shard):
     if shard.runs[0].dataset == 5:
         raise MemoryError("no room")
     return real(study, shard, *rest)
-if real.__module__ == execute.__name__:
-    execute.run_shard = run_shard
+if execute.run_shard.__name__ != "no_room":
+    execute.run_shard = no_room
 """
 
 

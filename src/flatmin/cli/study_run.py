@@ -145,7 +145,7 @@ def _print_table(summary: Summary) -> None:
     rows.append(("  run now", str(summary.shards_run)))
     if summary.failures:
         rows.append(("  failed now", str(len(summary.failures))))
-    rows.append(("Time", f"{summary.seconds:.1f} s, start {summary.start_seconds:.1f} s"))
+    rows.append(("Time", f"{summary.seconds:.1f} s, and {summary.other_seconds:.1f} s around it"))
     if summary.steps:
         speed = summary.steps / summary.seconds
         rows.append(("Network steps", f"{summary.steps:.3g}, {speed / 1e6:.3g} million a second"))

@@ -48,7 +48,7 @@ def cluster_pool(study: Study, workers: int | None, scheduler: str | None) -> It
                     n_workers=workers,
                     threads_per_worker=1,
                     processes=True,
-                    dashboard_address=None,
+                    dashboard_address=":0",
                     silence_logs=logging.CRITICAL,
                 )
             )

@@ -43,7 +43,10 @@ class Status:
 
 @dataclass(frozen=True)
 class Summary:
-    """A study after a call of `run_study`; `steps` and the times are those of this call."""
+    """A study after a call of `run_study`; `steps` and the times are those of this call.
+
+    `seconds` is the time in which shards were run, `other_seconds` that of starting and ending.
+    """
 
     directory: Path
     runs: int
@@ -53,8 +56,8 @@ class Summary:
     counts: dict[str, int]
     shards_run: int
     steps: int
-    start_seconds: float
     seconds: float
+    other_seconds: float
     failures: tuple[Failure, ...]
 
 
@@ -100,13 +103,15 @@ def run_study(
     begin = time.perf_counter()
     folder = Path(directory)
     shards = plan(study)
+    chosen = _chosen(shards, only)
     with lock(folder):
         store = Store.create_or_open(folder, study.canonical(), study.to_toml(), note)
         done = _finished(store, shards)
-        todo = [shard for shard in _chosen(shards, only) if shard.id not in done]
+        todo = [shard for shard in chosen if shard.id not in done]
         course = _Course(shards, done, store.counts(), progress)
         command = ["flatmin", "study", "run", spec or str(folder / "study.toml")]
-        started, failures = time.perf_counter(), []
+        failures: list[Failure] = []
+        seconds = 0.0
         if todo:
             with _pool(study, len(todo), threads, workers, scheduler, course.report) as pool:
                 started = time.perf_counter()
@@ -118,6 +123,7 @@ def run_study(
                         failures.append(_failure(shard, result, [*command, "--out", str(folder)]))
                         store.write_failure(failures[-1])
                         course.failed(shard)
+                seconds = time.perf_counter() - started
     status = course.status
     return Summary(
         directory=folder,
@@ -128,8 +134,8 @@ def run_study(
         counts=dict(status.counts),
         shards_run=len(todo) - len(failures),
         steps=sum(shard.network_steps for shard in todo if shard.id in course.done),
-        start_seconds=started - begin,
-        seconds=time.perf_counter() - started,
+        seconds=seconds,
+        other_seconds=time.perf_counter() - begin - seconds,
         failures=tuple(failures),
     )
 
@@ -212,10 +218,8 @@ def _completed(pool: Pool, shards: list[Shard]) -> Iterator[tuple[Shard, Packed 
     queue = iter(shards)
     waiting: dict[Future[Packed | Broken], Shard] = {}
     while True:
-        for shard in queue:
+        while len(waiting) < pool.width() and (shard := next(queue, None)) is not None:
             waiting[pool.submit(shard)] = shard
-            if len(waiting) >= pool.width():
-                break
         if not waiting:
             return
         for future in wait(waiting, return_when=FIRST_COMPLETED).done:

@@ -7,7 +7,6 @@ depend on the rows alone: fixed settings, no time, no host.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -67,10 +66,10 @@ def encode(table: pa.Table, marks: dict[str, str] | None = None) -> bytes:
 
 def count_states(rows: pa.Table) -> dict[str, int]:
     """Runs by state, and how many of the converged ended at the edge of stability."""
-    counts = Counter(rows["state"].to_pylist())
+    counts = {one["values"]: one["counts"] for one in pc.value_counts(rows["state"]).to_pylist()}
     near = pc.greater_equal(rows["sharpness"], pc.multiply(EDGE_SHARE, rows["edge"]))
     at_edge = pc.and_(pc.equal(rows["state"], State.CONVERGED.value), near)
-    return dict(counts) | {EDGE: pc.sum(at_edge).as_py() or 0}
+    return counts | {EDGE: pc.sum(at_edge).as_py() or 0}
 
 
 def shard_path(folder: Path, shard_id: str) -> Path:
