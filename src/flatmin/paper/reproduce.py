@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PRESETS = ("paper", "quick")
-_FEWER = 10
+_FEWER = 20
 
 
 def shipped_study(name: str, preset: str = "paper") -> Study:
-    """A spec that comes with the package; for the quick preset with a tenth of the repetitions."""
+    """A spec that comes with the package; quick means a twentieth of the repetitions."""
     text = files("flatmin.paper").joinpath("studies", f"{name}.toml").read_text()
     if preset == "quick":
         text = toml.write(_reduced(tomllib.loads(text)))
