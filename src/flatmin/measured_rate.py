@@ -57,7 +57,7 @@ class WorkingRate:
 
 
 def network_steps(runs: int, steps: int) -> int:
-    """The most network steps a measurement takes, for a progress bar."""
+    """The network steps of a measurement that is confirmed at once, for a progress bar."""
     return runs * steps * (len(_GRID) + _BISECTIONS + 1)
 
 

@@ -40,7 +40,6 @@ from flatmin.problem import Regression, Samples
 Float = NDArray[np.float64]
 Progress = Callable[[int], None]
 
-CHECK_EVERY = 16
 MAX_STEPS = 10**12
 _ROUNDS = (256, 1024, 4096, 16384)
 # Flops a slice may take: about a tenth of a second.

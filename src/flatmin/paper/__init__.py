@@ -1,1 +1,1 @@
-"""The paper: its data, and later its studies, figures and claims."""
+"""The paper: its data, studies, figures, claims and report."""
