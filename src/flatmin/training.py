@@ -18,7 +18,7 @@ from flatmin.atomic import make_directory, writing
 from flatmin.curvature import Sharpness, sharpness
 from flatmin.dynamics.descent import Progress, descend
 from flatmin.dynamics.flow import flow
-from flatmin.dynamics.outcome import Outcome, Recording, State
+from flatmin.dynamics.outcome import Outcome, Recording, State, recordable
 from flatmin.initialisation import initialise
 from flatmin.network import Architecture, Ensemble
 from flatmin.problem import Regression, Samples
@@ -181,8 +181,7 @@ def train(
     regression = problem.regression() if isinstance(problem, Samples) else problem
     initial = initialise(architecture, init, scale, seed, [("train",)], regression)
     every = record_every or max(1, steps // RECORDS if learning_rate is not None else 1)
-    layered = ("spectral_norm", "rank_one_defect", "alignment", "drift", "theta")
-    recording = Recording(every, ("risk", "distance", "gradient", "sharpness", *layered))
+    recording = Recording(every, recordable(architecture))
     if learning_rate is None:
         outcome = flow(regression, initial, max_steps=steps, recording=recording, progress=progress)
     else:

@@ -29,7 +29,7 @@ from numpy.typing import ArrayLike, NDArray
 from flatmin.checks import check_choice, check_count, check_positive
 from flatmin.curvature.lanes import start_vector
 from flatmin.dynamics import backends
-from flatmin.dynamics.measures import LAYER_MEASURES
+from flatmin.dynamics.measures import LAYER_MEASURES, Task, columns, task
 from flatmin.dynamics.outcome import Outcome, Recording, State, Trace
 from flatmin.errors import SettingError
 from flatmin.memory import check_memory
@@ -81,7 +81,9 @@ def descend(
     backend = backends.choose(problem, ensemble.architecture, tolerance, kind)
     if recording is not None and precision != "float64":
         raise SettingError("recording needs precision 'float64', got 'float32'")
-    run = _Run(backend, ensemble, rates, budget, recording)
+    if recording is not None:
+        recording.check_for(ensemble.architecture)
+    run = _Run(backend, task(problem, ensemble.architecture), ensemble, rates, budget, recording)
     run.finish(threads or thread_count(), progress)
     return run.outcome()
 
@@ -115,12 +117,14 @@ class _Run:
     def __init__(
         self,
         backend: backends.Backend,
+        task: Task,
         ensemble: Ensemble,
         rates: Float,
         budget: Float,
         recording: Recording | None,
     ) -> None:
-        self._backend, self._architecture = backend, ensemble.architecture
+        self._backend, self._task = backend, task
+        self._architecture = ensemble.architecture
         self._flat = ensemble.flat().astype(backend.kind)
         count, parameters = self._flat.shape
         self._rate, self._budget, self._left = rates, budget, budget.copy()
@@ -142,8 +146,7 @@ class _Run:
             self._vectors = np.tile(start_vector(dimension), (count, 1))
         shapes = {name: (records, count) for name in names if name not in LAYER_MEASURES}
         tall: dict[str, tuple[int, ...]] = {
-            name: (records, count, depth - (name in ("alignment", "drift")))
-            for name in recording.layers
+            name: (records, count, columns(name, depth)) for name in recording.layers
         }
         shapes.update(tall)  # type: ignore[arg-type]
         numbers = sum(float(np.prod(shape)) for shape in shapes.values())
@@ -246,7 +249,7 @@ class _Run:
         layers = self._architecture.split(flat)
         initial = [w[members] for w in self._initial]
         for name in self._recording.layers:
-            self._values[name][record, members] = LAYER_MEASURES[name](layers, initial)
+            self._values[name][record, members] = LAYER_MEASURES[name](layers, initial, self._task)
 
     def _record_start(self, threads: int) -> None:
         """Record 0: the initial weights."""

@@ -17,7 +17,7 @@ from flatmin.checks import check_count, check_positive
 from flatmin.curvature import sharpness
 from flatmin.curvature.linear import backward
 from flatmin.dynamics.descent import Progress
-from flatmin.dynamics.measures import LAYER_MEASURES, drift
+from flatmin.dynamics.measures import LAYER_MEASURES, drift, task
 from flatmin.dynamics.outcome import Outcome, Recording, State, Trace
 from flatmin.errors import SettingError
 from flatmin.network import Ensemble
@@ -66,6 +66,8 @@ def flow(
     atol = rtol * ATOL_SHARE if atol is None else check_positive("atol", atol)
     if not end > 0.0:
         raise SettingError(f"end must be a positive time, got {end!r}")
+    if recording is not None:
+        recording.check_for(architecture)
     run = _Flow(regression, ensemble, recording)
     settings = (rtol, atol, tolerance, run.settled, float(check_count("max_steps", max_steps)))
     run.finish(settings, float(end), threads or thread_count(), progress)
@@ -80,6 +82,7 @@ class _Flow:
     ) -> None:
         self._regression, self._recording = regression, recording
         self._architecture = ensemble.architecture
+        self._task = task(regression, self._architecture)
         # Networks end at very different steps: narrow blocks leave fewer lanes idle.
         self._initial = Ensemble.from_flat(self._architecture, ensemble.flat(), _LANES)
         self._weights = self._initial.lanes.copy()
@@ -170,7 +173,7 @@ class _Flow:
             row["sharpness"], row["sharpness_residual"] = found.value, found.residual
         layers, initial = self._architecture.split(flat), self._initial.flat()[members]
         for name in recording.layers:
-            row[name] = LAYER_MEASURES[name](layers, self._architecture.split(initial))
+            row[name] = LAYER_MEASURES[name](layers, self._architecture.split(initial), self._task)
         if rows:
             ended = time == self._last_time[block]
             for values in row.values():

@@ -7,18 +7,44 @@
 | alignment       | <v_{k+1}, u_k>^2, first singular vectors of neighbouring layers (L-1)     |
 | drift           | |D_k(t) - D_k(0)|_F with D_k = W_{k+1}' W_{k+1} - W_k W_k' (L-1)          |
 | theta           | |theta_k|_F = L |W_k(t) - W_k(0)|_F                                       |
+| layer_gradient  | |grad_k|_F                                                               |
+| gradient_floor  | what |grad_k|_F is at least: 2 sqrt(lam (R - R_min)) |p| smin smin        |
+| gradient_ceiling | what |grad_k|_F is at most: 2 sqrt(Lam (R - R_min)) |p| smax smax        |
+| map_gradient    | |grad R^1(w)| = 2 |Sigma (w - w*)|, one number per network               |
+
+In floor and ceiling smin and smax are the extreme singular values of W_L...W_{k+1} and of
+W_{k-1}...W_1 (the paper, section 5); several outputs have no |p|. The last four are for linear
+networks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flatmin.network import Architecture
+from flatmin.problem import Regression, Samples
+
 Float = NDArray[np.float64]
 Layers = Sequence[Float]
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What measures may refer to besides the weights: the data and the output vector, if any."""
+
+    regression: Regression
+    output: Float | None
+
+
+def task(problem: Regression | Samples, architecture: Architecture) -> Task:
+    """The task of networks of this architecture on these data."""
+    regression = problem.regression() if isinstance(problem, Samples) else problem
+    return Task(regression, None if architecture.output is None else architecture.p)
 
 
 def spectral_norm(layers: Layers) -> Float:
@@ -67,10 +93,100 @@ def theta(layers: Layers, initial: Layers) -> Float:
     )
 
 
-LAYER_MEASURES: dict[str, Callable[[Layers, Layers], Float]] = {
-    "spectral_norm": lambda layers, initial: spectral_norm(layers),
-    "rank_one_defect": lambda layers, initial: rank_one_defect(layers),
-    "alignment": lambda layers, initial: alignment(layers),
-    "drift": drift,
-    "theta": theta,
+def products(layers: Layers) -> tuple[list[Float], list[Float]]:
+    """W_{k-1}...W_1 and W_L...W_{k+1} for k = 1..L; the empty product is the identity."""
+    n, outputs, _ = layers[-1].shape
+    below = [np.broadcast_to(np.eye(layers[0].shape[2]), (n, *[layers[0].shape[2]] * 2))]
+    for w in layers[:-1]:
+        below.append(w @ below[-1])
+    above = [np.broadcast_to(np.eye(outputs), (n, outputs, outputs))]
+    for w in reversed(layers[1:]):
+        above.append(above[-1] @ w)
+    return below, above[::-1]
+
+
+def error_of_map(layers: Layers, task: Task) -> Float:
+    """P - P* as `[network, output, d]`, with P = p'W_L...W_1 for one output."""
+    product = layers[0]
+    for w in layers[1:]:
+        product = w @ product
+    if task.output is not None:
+        product = (task.output @ product)[:, None, :]
+    return np.asarray(product - np.atleast_2d(task.regression.w_star.T))
+
+
+def excess_risk(error: Float, task: Task) -> Float:
+    """R - R_min = tr((P - P*) Sigma (P - P*)') of each network."""
+    return np.asarray(np.sum((error @ task.regression.sigma_root) ** 2, axis=(1, 2)))
+
+
+def map_gradient(layers: Layers, task: Task) -> Float:
+    """|grad R^1| = 2 |(P - P*) Sigma|_F as `[network, 1]`."""
+    error = error_of_map(layers, task)
+    return np.asarray(2.0 * np.linalg.norm(error @ task.regression.sigma, axis=(1, 2))[:, None])
+
+
+def layer_gradient(layers: Layers, task: Task) -> Float:
+    """|grad_k|_F, with grad_k = B_k' G A_k', G = 2 (P - P*) Sigma and B_L = p' or the identity."""
+    below, above = products(layers)
+    g = 2.0 * error_of_map(layers, task) @ task.regression.sigma
+    if task.output is not None:
+        above = [(task.output @ b)[:, None, :] for b in above]
+    norms = [
+        np.linalg.norm(b.transpose(0, 2, 1) @ g @ a.transpose(0, 2, 1), axis=(1, 2))
+        for a, b in zip(below, above, strict=True)
+    ]
+    return np.stack(norms, axis=1)
+
+
+def gradient_ceiling(layers: Layers, task: Task) -> Float:
+    """2 sqrt(Lam (R - R_min)) |p| |W_L...W_{k+1}|_2 |W_{k-1}...W_1|_2."""
+    return _gradient_bound(layers, task, task.regression.largest_eigenvalue, 0)
+
+
+def gradient_floor(layers: Layers, task: Task) -> Float:
+    """2 sqrt(lam (R - R_min)) |p| smin(W_L...W_{k+1}) smin(W_{k-1}...W_1).
+
+    smin is what a product takes off a vector at most, so it is 0 for one that lowers the dimension.
+    """
+    return _gradient_bound(layers, task, task.regression.smallest_eigenvalue, -1)
+
+
+def _gradient_bound(layers: Layers, task: Task, eigenvalue: float, which: int) -> Float:
+    below, above = products(layers)
+    norm = 1.0 if task.output is None else float(np.linalg.norm(task.output))
+    outer = 2.0 * norm * np.sqrt(eigenvalue * excess_risk(error_of_map(layers, task), task))
+    # A_k acts on R^d and B_k' on the outputs: both must be at least as tall as wide for smin > 0.
+    bounds = [
+        outer * _extreme(a, which) * _extreme(b.transpose(0, 2, 1), which)
+        for a, b in zip(below, above, strict=True)
+    ]
+    return np.stack(bounds, axis=1)
+
+
+def _extreme(matrices: Float, which: int) -> Float:
+    rows, columns = matrices.shape[1:]
+    if which == -1 and rows < columns:
+        return np.zeros(len(matrices))
+    return np.asarray(np.linalg.svd(matrices, compute_uv=False)[:, which])
+
+
+LAYER_MEASURES: dict[str, Callable[[Layers, Layers, Task], Float]] = {
+    "spectral_norm": lambda layers, initial, task: spectral_norm(layers),
+    "rank_one_defect": lambda layers, initial, task: rank_one_defect(layers),
+    "alignment": lambda layers, initial, task: alignment(layers),
+    "drift": lambda layers, initial, task: drift(layers, initial),
+    "theta": lambda layers, initial, task: theta(layers, initial),
+    "layer_gradient": lambda layers, initial, task: layer_gradient(layers, task),
+    "gradient_floor": lambda layers, initial, task: gradient_floor(layers, task),
+    "gradient_ceiling": lambda layers, initial, task: gradient_ceiling(layers, task),
+    "map_gradient": lambda layers, initial, task: map_gradient(layers, task),
 }
+"""Quantity -> measure of the weights now, the initial weights, and the task."""
+
+LINEAR_ONLY = frozenset({"layer_gradient", "gradient_floor", "gradient_ceiling", "map_gradient"})
+
+
+def columns(name: str, depth: int) -> int:
+    """How many numbers a layered quantity has per network."""
+    return {"alignment": depth - 1, "drift": depth - 1, "map_gradient": 1}.get(name, depth)

@@ -11,13 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flatmin.checks import check_choice, check_count
-from flatmin.dynamics.measures import LAYER_MEASURES
-from flatmin.network import Ensemble
+from flatmin.dynamics.measures import LAYER_MEASURES, LINEAR_ONLY
+from flatmin.errors import SettingError
+from flatmin.network import Architecture, Ensemble
 
 Float = NDArray[np.float64]
 
 NETWORK_MEASURES = ("risk", "distance", "gradient", "sharpness")
 MEASURES = (*NETWORK_MEASURES, *LAYER_MEASURES)
+
+
+def recordable(architecture: Architecture) -> tuple[str, ...]:
+    """Every quantity that networks of this architecture have."""
+    return tuple(name for name in MEASURES if architecture.linear or name not in LINEAR_ONLY)
 
 
 class State(StrEnum):
@@ -46,6 +52,12 @@ class Recording:
         check_count("record every", self.every)
         for name in self.quantities:
             check_choice("recorded quantity", name, MEASURES)
+
+    def check_for(self, architecture: Architecture) -> None:
+        """Refuse quantities that networks of this architecture do not have."""
+        for name in self.quantities:
+            if name not in recordable(architecture):
+                raise SettingError(f"{name} can be recorded of linear networks only")
 
     @property
     def layers(self) -> list[str]:

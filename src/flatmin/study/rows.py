@@ -16,7 +16,7 @@ from flatmin.curvature import sharpness
 from flatmin.curvature.linear import backward
 from flatmin.curvature.nonlinear import NonlinearHessian
 from flatmin.curvature.sharpness import LANE_PARAMETERS
-from flatmin.dynamics.measures import LAYER_MEASURES
+from flatmin.dynamics.measures import alignment, rank_one_defect, spectral_norm
 from flatmin.dynamics.outcome import Outcome, State
 from flatmin.network import Ensemble
 from flatmin.problem import Regression, Samples
@@ -29,7 +29,11 @@ Float = NDArray[np.float64]
 pa: Any = pyarrow
 
 SHARPNESS_TOLERANCE = 1e-8
-ROW_LAYERS = ("spectral_norm", "rank_one_defect", "alignment")
+ROW_LAYERS = {
+    "spectral_norm": spectral_norm,
+    "rank_one_defect": rank_one_defect,
+    "alignment": alignment,
+}
 
 
 def rows_table(
@@ -168,8 +172,8 @@ def _layers(ensemble: Ensemble, chosen: NDArray[np.bool_]) -> dict[str, Any]:
     """Per-layer summaries of the chosen runs; null elsewhere."""
     layers = _weights(ensemble, chosen)
     measured = {
-        name: LAYER_MEASURES[name](layers, layers) if chosen.any() else np.empty((0, 0))
-        for name in ROW_LAYERS
+        name: measure(layers) if chosen.any() else np.empty((0, 0))
+        for name, measure in ROW_LAYERS.items()
     }
     return {name: _lists(values, chosen) for name, values in measured.items()}
 

@@ -63,6 +63,10 @@ TRACE_COLUMNS: tuple[tuple[str, Any, str], ...] = (
     ("alignment", _LAYERS, "<v_{k+1}, u_k>^2, k = 1..L-1"),
     ("drift", _LAYERS, "|D_k(t) - D_k(0)|_F with D_k = W_{k+1}'W_{k+1} - W_k W_k', k = 1..L-1"),
     ("theta", _LAYERS, "L |W_k(t) - W_k(0)|_F, k = 1..L"),
+    ("layer_gradient", _LAYERS, "|grad_k|_F, k = 1..L"),
+    ("gradient_floor", _LAYERS, "what |grad_k|_F is at least, k = 1..L"),
+    ("gradient_ceiling", _LAYERS, "what |grad_k|_F is at most, k = 1..L"),
+    ("map_gradient", _LAYERS, "norm of the gradient with respect to w, one number"),
 )
 
 

@@ -1,0 +1,145 @@
+"""What a check returns: whether a statement holds, by how much, and where it is tightest.
+
+Every statement is brought into the form `smaller <= larger`, both positive. One side is the bound,
+the other is measured, and
+
+    slack = larger / smaller - 1,
+
+so that 0 means equality, 1 a factor of two to spare, and a negative number a violation. A
+comparison may be off by `room`: what the integrator's own error, the residual of a sharpness and
+rounding explain. A statement is violated only if it fails by more than that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Float = NDArray[np.float64]
+Place = Callable[[tuple[int, ...]], str]
+
+
+class Verdict(StrEnum):
+    """What a check found. The values are the words a user reads."""
+
+    HOLDS = "holds"
+    VIOLATED = "violated"
+    NOT_APPLICABLE = "not applicable"
+
+
+@dataclass(frozen=True)
+class Record:
+    """One statement (or one part of it) on one ensemble, at its tightest."""
+
+    statement: str
+    hypothesis: str
+    verdict: Verdict
+    bound: float | None
+    measured: float | None
+    slack: float | None
+    at: str
+    part: str = ""
+    room: float | None = None
+    """What the integrator's error, residuals and rounding explain, in the units of `measured`."""
+    error: float | None = None
+    """The integrator's own estimate of its error; none without an integrator."""
+    networks: int = 0
+    """How many networks the statement applied to."""
+    violations: int = 0
+    """How many of them break it."""
+    flow_only: bool = False
+    """Proved for gradient flow and measured on gradient descent."""
+    note: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The record as plain values, ready for JSON; what is not finite is None."""
+        fields = dataclasses.asdict(self)
+        for name in ("bound", "measured", "slack", "room", "error"):
+            value = fields[name]
+            fields[name] = None if value is None or not np.isfinite(value) else float(value)
+        return fields | {"verdict": self.verdict.value}
+
+
+def compare(
+    statement: str,
+    smaller: ArrayLike,
+    larger: ArrayLike,
+    *,
+    measured: str,
+    hypothesis: str,
+    place: Place,
+    applies: ArrayLike = True,
+    room: ArrayLike = 0.0,
+    network_axis: int = 0,
+    **fields: Any,
+) -> Record:
+    """The record of `smaller <= larger + room` over arrays, at the entry with the least slack.
+
+    `measured` says which side was measured: "smaller" or "larger". `applies` says for which entries
+    the hypotheses are met; entries that are not finite were not measured. `place` names an entry
+    and `network_axis` is the axis that counts networks.
+    """
+    arrays = (np.asarray(values, dtype=float) for values in (smaller, larger, room))
+    low, high, spare, meets = np.broadcast_arrays(*arrays, np.asarray(applies, dtype=bool))
+    known = np.isfinite(low) & np.isfinite(high)
+    counted = known & meets
+    if not known.any():
+        return not_applicable(statement, hypothesis, "not measured", **fields)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        slack = np.where(high == low, 0.0, high / low - 1.0)
+    broken = counted & (low > high + spare)
+    pool = broken if broken.any() else (counted if counted.any() else known)
+    index = np.unravel_index(np.argmin(np.where(pool, slack, np.inf)), slack.shape)
+    others = tuple(axis for axis in range(counted.ndim) if axis != network_axis)
+    verdict = Verdict.NOT_APPLICABLE
+    if counted.any():
+        verdict = Verdict.VIOLATED if broken.any() else Verdict.HOLDS
+    sides = (float(low[index]), float(high[index]))
+    value, bound = sides if measured == "smaller" else sides[::-1]
+    return Record(
+        statement,
+        hypothesis,
+        verdict,
+        bound,
+        value,
+        float(slack[index]),
+        place(tuple(int(i) for i in index)),
+        room=float(spare[index]),
+        networks=int(np.count_nonzero(counted.any(axis=others))),
+        violations=int(np.count_nonzero(broken.any(axis=others))),
+        **fields,
+    )
+
+
+def not_applicable(statement: str, hypothesis: str, at: str = "", **fields: Any) -> Record:
+    """The record of a statement whose hypotheses are not met, without numbers."""
+    return Record(statement, hypothesis, Verdict.NOT_APPLICABLE, None, None, None, at, **fields)
+
+
+def merge(records: Iterable[Record]) -> list[Record]:
+    """One record per statement and part: violations first, then the least slack; counts add up."""
+    groups: dict[tuple[str, str], list[Record]] = {}
+    for record in records:
+        groups.setdefault((record.statement, record.part), []).append(record)
+    merged = []
+    for group in groups.values():
+        tightest = min(group, key=_tightness)
+        merged.append(
+            dataclasses.replace(
+                tightest,
+                networks=sum(one.networks for one in group),
+                violations=sum(one.violations for one in group),
+            )
+        )
+    return merged
+
+
+def _tightness(record: Record) -> tuple[int, float]:
+    order = (Verdict.VIOLATED, Verdict.HOLDS, Verdict.NOT_APPLICABLE)
+    return order.index(record.verdict), np.inf if record.slack is None else record.slack
