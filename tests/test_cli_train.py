@@ -190,16 +190,27 @@ def test_bad_input_is_one_line_and_exit_code_2(monkeypatch, capsys, arguments, m
     assert message in err
 
 
-def test_ctrl_c_stops_within_a_second():
+@pytest.mark.parametrize(
+    ("seconds", "compiled", "limit"),
+    [
+        # The claim is a second; the margin is for a busy machine.
+        pytest.param(6.0, True, 5.0, id="while training"),
+        # The compiler may swallow the first interrupt; it comes again.
+        pytest.param(2.5, False, 30.0, id="while compiling"),
+    ],
+)
+def test_ctrl_c_stops(tmp_path, seconds, compiled, limit):
     command = Path(sys.executable).with_name("flatmin")
     arguments = ["train", "--learning-rate", "1e-9", "--steps", "1e9", "--record-every", "1e8"]
-    process = subprocess.Popen([command, *arguments], stderr=subprocess.PIPE, text=True)
-    time.sleep(6.0)
+    environment = os.environ if compiled else os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    process = subprocess.Popen(
+        [command, *arguments], stderr=subprocess.PIPE, text=True, env=environment
+    )
+    time.sleep(seconds)
     assert process.poll() is None
     os.kill(process.pid, signal.SIGINT)
     begin = time.monotonic()
-    _, err = process.communicate(timeout=20)
-    # The claim is a second; the margin is for a busy machine.
-    assert time.monotonic() - begin < 5.0
+    _, err = process.communicate(timeout=60)
+    assert time.monotonic() - begin < limit
     assert process.returncode == 130
-    assert err == "flatmin: stopped\n"
+    assert err.endswith("flatmin: stopped\n")

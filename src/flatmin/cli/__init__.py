@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
 from flatmin import __version__
 from flatmin.cli.bench import bench
+from flatmin.cli.interrupt import interruptible
 from flatmin.cli.predict import predict
 from flatmin.cli.reproduce import reproduce
 from flatmin.cli.study import study_app
@@ -59,25 +61,34 @@ def main() -> None:
     # The matrices here are small and flatmin has threads of its own: BLAS threads on top of them
     # wait for each other (a QR that takes 0.16 s took 15 s on a busy machine).
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    with interruptible() as interrupted:
+        code = _run(interrupted)
+    sys.exit(code)
+
+
+def _run(interrupted: Callable[[], bool]) -> int:
+    """The command; its exit code."""
     try:
         code = app(standalone_mode=False)
         if code == 130:  # the option parser's own answer to Ctrl-C
             raise KeyboardInterrupt
+        return code if isinstance(code, int) else 0
     except FlatminError as error:
-        code = _complain(str(error), 2)
+        return _complain(str(error), 2)
     except (KeyboardInterrupt, typer.Abort):
-        code = _complain("stopped", 130)
+        return _complain("stopped", 130)
     except BrokenPipeError:
         # The reader of our output has gone (`flatmin ... | head`); nothing is left to say.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
+        return 0
     except Exception as error:
+        if interrupted():  # what became of the interrupt on its way out
+            return _complain("stopped", 130)
         # Wrong usage, as the option parser reports it: one line like every other complaint.
         if not hasattr(error, "format_message"):
             raise
         message = error.format_message().strip()
-        code = _complain(f"{message} (see flatmin --help)", 2) if message else 2
-    sys.exit(code if isinstance(code, int) else 0)
+        return _complain(f"{message} (see flatmin --help)", 2) if message else 2
 
 
 def _complain(message: str, code: int) -> int:
