@@ -7,7 +7,7 @@ the sharpness at both ends, and returns a report that prints, saves and serialis
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,16 @@ Float = NDArray[np.float64]
 # From here on a run counts as being at the edge of stability.
 EDGE_SHARE = 0.9
 RECORDS = 200
+
+FILES = {
+    "summary": "summary.json",
+    "trace": "trace.parquet",
+    "problem": "problem.npz",
+    "initial": "initial.npz",
+    "final": "final.npz",
+    "picture": "training.png",
+}
+"""What `Training.save` writes into a directory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,30 +137,32 @@ class Training:
         }
 
     def save(self, directory: Path) -> list[Path]:
-        """summary.json, trace.parquet, initial.npz, final.npz and training.png."""
+        """The summary, the trace, the regression, the weights at both ends, and a picture."""
         from flatmin.plots import save, training_figure
 
         make_directory(directory)
-        summary, trace = directory / "summary.json", directory / "trace.parquet"
-        with writing(summary) as temporary:
+        paths = {name: directory / file for name, file in FILES.items()}
+        with writing(paths["summary"]) as temporary:
             temporary.write_text(json.dumps(self.as_dict(), indent=2, allow_nan=False) + "\n")
         assert self.outcome.trace is not None
         frame = self.outcome.trace.frame()
-        with writing(trace) as temporary:
+        with writing(paths["trace"]) as temporary:
             frame.to_parquet(temporary, index=False)
-        weights = []
-        for name, ensemble in (("initial", self.initial), ("final", self.outcome.ensemble)):
-            weights.append(directory / f"{name}.npz")
-            with writing(weights[-1]) as temporary:
-                np.savez_compressed(temporary, **self._arrays(ensemble))
-        picture = directory / "training.png"
+        arrays = {
+            "problem": {f.name: getattr(self.regression, f.name) for f in fields(Regression)},
+            "initial": self._arrays(self.initial),
+            "final": self._arrays(self.outcome.ensemble),
+        }
+        for name, content in arrays.items():
+            with writing(paths[name]) as temporary:
+                np.savez_compressed(temporary, **content)
         title = f"depth {self.architecture.depth}, {self.init} initialisation, scale {self.scale:g}"
         if self.learning_rate is None:
             title = f"Gradient flow, {title}"
         else:
             title = f"Gradient descent, learning rate {self.learning_rate:.4g}, {title}"
-        save(training_figure(frame, title, self.edge, self.minimal_sharpness), picture)
-        return [summary, trace, *weights, picture]
+        save(training_figure(frame, title, self.edge, self.minimal_sharpness), paths["picture"])
+        return list(paths.values())
 
     def _arrays(self, ensemble: Ensemble) -> dict[str, Any]:
         arrays: dict[str, Any] = {f"W{k + 1}": w for k, w in enumerate(ensemble.matrices()[0])}

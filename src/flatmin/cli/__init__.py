@@ -16,6 +16,7 @@ import typer
 
 from flatmin import __version__
 from flatmin.cli.bench import bench
+from flatmin.cli.check import check
 from flatmin.cli.interrupt import interruptible
 from flatmin.cli.predict import predict
 from flatmin.cli.reproduce import reproduce
@@ -51,6 +52,7 @@ def _root(
 
 app.command()(predict)
 app.command()(train)
+app.command()(check)
 app.command()(bench)
 app.command()(reproduce)
 app.add_typer(study_app, name="study")

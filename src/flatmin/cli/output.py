@@ -26,6 +26,30 @@ def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     Console(highlight=False).print(table)
 
 
+def print_list(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table with one line a row; at a terminal what does not fit is cut from the last column."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for i, head in enumerate(heads):
+        last = i == len(heads) - 1
+        widest = max([len(head), *(len(row[i]) for row in rows)])
+        table.add_column(
+            head,
+            justify="left" if i < 2 or last else "right",
+            no_wrap=True,
+            min_width=None if last else widest,
+        )
+    for row in rows:
+        table.add_row(*row)
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 200
+    console.print(table)
+
+
 def print_lines(sentence: str, notes: Iterable[str] = ()) -> None:
     """A sentence, then notes, wrapped to the terminal."""
     from rich.console import Console

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +20,9 @@ def train(
         str | None,
         typer.Argument(metavar="FILE", help="A table; without it, the paper's data."),
     ] = None,
-    target: Annotated[list[str] | None, typer.Option(help="The column to predict.")] = None,
+    target: Annotated[
+        list[str] | None, typer.Option(help="The column to predict; repeat for several outputs.")
+    ] = None,
     features: Annotated[
         list[str] | None, typer.Option(help="A feature column; repeat. Default: all others.")
     ] = None,
@@ -111,7 +114,8 @@ def _architecture(
     from flatmin.network import Architecture
 
     if problem.targets > 1:
-        return Architecture.multivariate(problem.d, depth, problem.targets, width)
+        network = Architecture.multivariate(problem.d, depth, problem.targets, width)
+        return replace(network, activation_name=activation)
     if init == "residual" and activation == "linear" and width in (None, problem.d):
         from flatmin.network import residual_output_vector
 

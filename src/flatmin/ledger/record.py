@@ -87,15 +87,21 @@ def compare(
     """
     arrays = (np.asarray(values, dtype=float) for values in (smaller, larger, room))
     low, high, spare, meets = np.broadcast_arrays(*arrays, np.asarray(applies, dtype=bool))
-    known = np.isfinite(low) & np.isfinite(high)
+    # Where both sides are 0 nothing was put to the test.
+    known = np.isfinite(low) & np.isfinite(high) & ~((low == 0.0) & (high == 0.0))
     counted = known & meets
     if not known.any():
         return not_applicable(statement, hypothesis, "not measured", **fields)
     with np.errstate(divide="ignore", invalid="ignore"):
-        slack = np.where(high == low, 0.0, high / low - 1.0)
+        slack = high / low - 1.0
     broken = counted & (low > high + spare)
-    pool = broken if broken.any() else (counted if counted.any() else known)
-    index = np.unravel_index(np.argmin(np.where(pool, slack, np.inf)), slack.shape)
+    # Where the room is larger than both sides, the slack is noise: such entries come last.
+    resolved = spare < high
+    pools = (broken, counted & resolved, counted, known & resolved, known)
+    pool = next(pool for pool in pools if pool.any())
+    candidates = np.flatnonzero(pool)
+    tightest = candidates[np.argmin(slack.ravel()[candidates])]
+    index = np.unravel_index(tightest, slack.shape)
     others = tuple(axis for axis in range(counted.ndim) if axis != network_axis)
     verdict = Verdict.NOT_APPLICABLE
     if counted.any():

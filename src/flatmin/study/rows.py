@@ -66,6 +66,7 @@ def rows_table(
         "state": outcome.state.tolist(),
         "steps": outcome.steps,
         "time": _numbers(outcome.extras.get("time", np.full(len(runs), np.nan))),
+        "integration_error": _numbers(outcome.extras.get("error", np.full(len(runs), np.nan))),
         "initial_distance": _numbers(_distance(data, initial, every)),
         "distance": _numbers(_distance(data, final, kept)),
         "train_risk": _numbers(

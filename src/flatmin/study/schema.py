@@ -30,6 +30,7 @@ ROW_COLUMNS: tuple[tuple[str, Any, str], ...] = (
     ("state", _WORD, "converged, diverged, stepped out; for flow also stalled"),
     ("steps", _WHOLE, "steps taken"),
     ("time", _NUMBER, "time of gradient flow at the end; null for descent"),
+    ("integration_error", _NUMBER, "sum of the integrator's error estimates; null for descent"),
     ("initial_sharpness", _NUMBER, "sharpness of the initial weights"),
     ("initial_sharpness_residual", _NUMBER, "its residual |Hv - Sv|"),
     ("initial_sharpness_converged", _YES, "whether the residual is at most 1e-8 of the value"),

@@ -1,0 +1,66 @@
+"""All statements on all evidence: one record per statement and part, at its tightest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from flatmin.errors import DataError
+from flatmin.ledger.descent import rate_notes
+from flatmin.ledger.evidence import Evidence
+from flatmin.ledger.record import Record, Verdict, merge, not_applicable
+from flatmin.ledger.statements import STATEMENTS, Statement
+
+
+def check(cases: Sequence[Evidence], lemma_3: Sequence[Record] = ()) -> list[Record]:
+    """The ledger of an ensemble, in the order of `STATEMENTS`.
+
+    Lemma 3 is about random matrices, not about runs: its records come from `lemma_3`, if asked for.
+
+    >>> from flatmin.ledger.presets import run_preset
+    >>> records = check(run_preset("small-init")[:1])
+    >>> {record.statement for record in records if record.verdict == "violated"}
+    set()
+    """
+    if not cases:
+        raise DataError("there is no run to check: none has finished without diverging")
+    records: list[Record] = []
+    for statement in STATEMENTS:
+        records += merge(_records(statement, cases, lemma_3))
+    notes = rate_notes(cases)
+    return [_with_note(record, notes) for record in records]
+
+
+def _records(
+    statement: Statement, cases: Sequence[Evidence], lemma_3: Sequence[Record]
+) -> list[Record]:
+    if statement.sweep is not None:
+        found = statement.sweep(cases)
+    elif statement.check is not None:
+        found = [record for runs in cases for record in statement.check(runs)]
+    else:
+        found = list(lemma_3) or [
+            not_applicable(statement.id, "random matrices: see --preset residual", "not measured")
+        ]
+    # What applies to some of the runs says more than that it does not apply to others.
+    applied = [record for record in found if record.slack is not None]
+    return applied or found
+
+
+def _with_note(record: Record, notes: dict[tuple[str, str], str]) -> Record:
+    note = notes.get((record.statement, record.part)) if record.flow_only else None
+    return record if note is None else replace(record, note=note)
+
+
+def one_line_each(records: Sequence[Record]) -> list[Record]:
+    """One record per statement: of its parts, a violated one, else the one with the least slack."""
+    return merge(replace(record, part="", at=_place(record)) for record in records)
+
+
+def _place(record: Record) -> str:
+    return ": ".join(word for word in (record.part, record.at) if word)
+
+
+def violated(records: Sequence[Record]) -> list[Record]:
+    """The records of statements whose hypotheses hold and that do not."""
+    return [record for record in records if record.verdict is Verdict.VIOLATED]

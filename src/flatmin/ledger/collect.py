@@ -1,0 +1,70 @@
+"""Evidence from runs in memory: the outcome of a flow or a descent, measured at its end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flatmin.curvature import sharpness
+from flatmin.dynamics.measures import LAYER_MEASURES, task
+from flatmin.dynamics.outcome import Outcome, State
+from flatmin.ledger.evidence import Evidence
+from flatmin.network import Ensemble
+from flatmin.problem import Regression, Samples
+
+Float = NDArray[np.float64]
+
+# What is measured of the final weights.
+LAST = ("spectral_norm", "rank_one_defect", "alignment", "drift", "theta")
+
+
+def evidence_of(
+    problem: Regression | Samples,
+    initial: Ensemble,
+    outcome: Outcome,
+    *,
+    init: str,
+    scale: Any,
+    learning_rate: Any = None,
+    names: Any = (),
+) -> Evidence:
+    """What an outcome shows. Runs that diverged are left out."""
+    regression = problem.regression() if isinstance(problem, Samples) else problem
+    architecture, count = initial.architecture, len(initial)
+    kept = np.asarray(outcome.state != State.DIVERGED.value)
+    flat = np.where(kept[:, None], outcome.ensemble.flat(), 0.0)
+    final = Ensemble.from_flat(architecture, flat)
+    found = sharpness(problem if not architecture.linear else regression, final, tolerance=1e-10)
+    scene = task(regression, architecture)
+    layers, start = final.layers(), initial.layers()
+    runs = Evidence(
+        regression,
+        initial,
+        init,
+        np.broadcast_to(np.asarray(scale, dtype=float), (count,)).copy(),
+        outcome.converged,
+        outcome.steps.astype(float),
+        np.where(kept, outcome.excess_risk, np.nan),
+        np.asarray(found.value),
+        np.asarray(found.residual),
+        _trace(outcome, count),
+        {name: LAYER_MEASURES[name](layers, start, scene) for name in LAST},
+        None if learning_rate is None else np.broadcast_to(learning_rate, (count,)).astype(float),
+        outcome.extras.get("error"),
+        final,
+        problem if isinstance(problem, Samples) else None,
+        names,
+    )
+    return runs if kept.all() else runs.some(kept)
+
+
+def _trace(outcome: Outcome, count: int) -> dict[str, Float]:
+    """The recorded quantities; of a descent, `step` as well."""
+    if outcome.trace is None:
+        return {}
+    values = dict(outcome.trace.values)
+    if "time" not in values:
+        values["step"] = np.repeat(outcome.trace.step[:, None].astype(float), count, axis=1)
+    return values

@@ -1,0 +1,228 @@
+"""Gradients against risk: how fast gradient flow must go down, and that it does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flatmin.ledger.evidence import EPSILON, Evidence
+from flatmin.ledger.invariants import largest_error
+from flatmin.ledger.record import Record, compare, not_applicable
+from flatmin.problem import Regression
+
+Float = NDArray[np.float64]
+Yes = NDArray[np.bool_]
+
+
+def lemma_8(runs: Evidence) -> list[Record]:
+    """Lemma 8: R = R_min + |X(w* - w)|^2/n, and
+
+    4 lam (R - R_min) <= |grad R^1(w)|^2 <= 4 Lam (R - R_min).
+    """
+    gradient, excess = runs.trace.get("map_gradient"), runs.trace.get("risk")
+    if gradient is None or excess is None:
+        return [not_applicable("lemma-8", "linear network", "not measured")]
+    squares = gradient[:, :, 0] ** 2
+    room = runs.rounding(excess) * squares
+    common: dict[str, Any] = {
+        "hypothesis": "linear network",
+        "place": runs.place("record", "network"),
+        "network_axis": 1,
+        "room": room,
+    }
+    low, high = runs.regression.smallest_eigenvalue, runs.regression.largest_eigenvalue
+    records = [
+        compare("lemma-8", 4.0 * low * excess, squares, measured="larger", part="lower", **common),
+        compare(
+            "lemma-8", squares, 4.0 * high * excess, measured="smaller", part="upper", **common
+        ),
+    ]
+    return records + _identity(runs)
+
+
+def _identity(runs: Evidence) -> list[Record]:
+    """The identity of Lemma 8 at the initial weights, from the rows themselves."""
+    excess = runs.trace["risk"][0]
+    if runs.samples is None:
+        return []
+    from flatmin.dynamics.measures import error_of_map, task
+
+    error = error_of_map(runs.layers, task(runs.regression, runs.initial.architecture))
+    maps = error + np.atleast_2d(runs.regression.w_star.T)
+    y = runs.samples.y.reshape(runs.samples.n, -1)
+    risk = np.mean(np.sum((y - runs.samples.X @ maps.transpose(0, 2, 1)) ** 2, axis=2), axis=1)
+    size = np.mean(np.sum(y**2, axis=1)) + risk
+    return [
+        compare(
+            "lemma-8",
+            np.abs(risk - runs.regression.risk_min - excess),
+            EPSILON * runs.samples.n * runs.regression.d * size,
+            measured="smaller",
+            part="identity",
+            hypothesis="linear network",
+            place=runs.place("network"),
+            note="the bound is rounding; the risk is taken from the rows",
+        )
+    ]
+
+
+def gradient_sandwich(runs: Evidence) -> list[Record]:
+    """Section 5: for every layer, with Pi_{L:k} = W_L...W_k and Pi_{k:1} = W_k...W_1,
+
+    4 lam |p|^2 smin(Pi_{L:k+1})^2 smin(Pi_{k-1:1})^2 (R - R_min)  <=  |grad_k|_F^2
+                             <=  4 Lam |p|^2 |Pi_{L:k+1}|^2 |Pi_{k-1:1}|^2 (R - R_min).
+    """
+    gradient, excess = runs.trace.get("layer_gradient"), runs.trace.get("risk")
+    floor, ceiling = runs.trace.get("gradient_floor"), runs.trace.get("gradient_ceiling")
+    if gradient is None or floor is None or ceiling is None or excess is None:
+        return [not_applicable("gradient-sandwich", "linear network", "not measured")]
+    common: dict[str, Any] = {
+        "hypothesis": "linear network",
+        "place": runs.place("record", "network", "layer"),
+        "network_axis": 1,
+        "room": 2.0 * runs.rounding(excess)[:, :, None] * gradient**2,
+    }
+    return [
+        compare(
+            "gradient-sandwich", floor**2, gradient**2, measured="larger", part="lower", **common
+        ),
+        compare(
+            "gradient-sandwich", gradient**2, ceiling**2, measured="smaller", part="upper", **common
+        ),
+    ]
+
+
+def a1(runs: Evidence) -> tuple[Yes, str]:
+    """(A1): R(W(0)) <= R_0 and grad R(W(0)) != 0; which runs meet it, and the numbers."""
+    excess, gradient = runs.trace["risk"][0], runs.trace["gradient"][0]
+    # A layer that is 0 gives R(W(0)) = R_0 up to rounding.
+    low = excess <= runs.excess_at_zero * (1.0 + runs.rounding(excess))
+    meets = low & (gradient > 0.0)
+    ratio = float(np.max(excess)) / runs.excess_at_zero
+    words = f"(A1) (R(W(0)) - R_min)/(R_0 - R_min) = {ratio:.6g} <= 1, gradient not 0"
+    return meets, f"{words}: met by {np.count_nonzero(meets)} of {len(runs)}"
+
+
+def pl_constant(
+    regression: Regression, depth: int, epsilon: float, excess: float
+) -> tuple[float, float]:
+    """Theorem 3: mu and the best C, from R(W(t_0)) - R_min = `excess`.
+
+    mu = 4 lam mu_1 with sqrt(mu_1) = min((C - sqrt(2 eps) L)^{L-1}, kappa / C), where
+    kappa = min((R_0 - R(W(t_0))) / (4 Lam |w*|), |w*|), for any C > sqrt(2 eps) L. The first rises
+    with C and the second falls, so the best C is where they meet.
+    """
+    from scipy.optimize import brentq
+
+    gap = regression.risk_at_zero - regression.risk_min - excess
+    norm = regression.w_star_norm
+    kappa = min(gap / (4.0 * regression.largest_eigenvalue * norm), norm)
+    least = np.sqrt(2.0 * epsilon) * depth
+    if not kappa > 0.0:
+        return 0.0, float(least)
+
+    def difference(c: float) -> float:
+        return float((c - least) ** (depth - 1) * c - kappa)
+
+    high = least + 1.0
+    while difference(high) < 0.0:
+        high = least + 2.0 * (high - least)
+    best = high if depth == 1 else float(brentq(difference, least, high, xtol=1e-15, rtol=1e-14))
+    root = min((best - least) ** (depth - 1), kappa / best)
+    return float(4.0 * regression.smallest_eigenvalue * root**2), best
+
+
+def theorem_3(runs: Evidence) -> list[Record]:
+    """Theorem 3: |grad R|^2 >= mu (R - R_min) for t >= 1, with the mu of `pl_constant`.
+
+    The proof works from any time t_0 on with R(W(t_0)) in the place of R(W(1)); t_0 is the first
+    record at which t >= 1.
+    """
+    hypothesis = "gradient flow, d_L = 1, p = 1, (A1)"
+    time = runs.time
+    if not runs.plain or time is None or not {"risk", "gradient"} <= set(runs.trace):
+        return [not_applicable("theorem-3", hypothesis, "not measured along gradient flow")]
+    excess, gradient = runs.trace["risk"], runs.trace["gradient"]
+    meets, words = a1(runs)
+    mu = np.full(len(runs), np.nan)
+    best = np.full(len(runs), np.nan)
+    begun = time >= 1.0
+    for network in range(len(runs)):
+        if begun[:, network].any():
+            start = excess[np.argmax(begun[:, network]), network]
+            mu[network], best[network] = pl_constant(
+                runs.regression, runs.depth, float(runs.epsilon[network]), float(start)
+            )
+    return [
+        compare(
+            "theorem-3",
+            np.where(begun, mu * excess, np.nan),
+            gradient**2,
+            measured="larger",
+            hypothesis=f"gradient flow, d_L = 1, p = 1, {words}",
+            applies=(meets & (mu > 0.0) & runs.flow)[None, :],
+            room=runs.rounding(excess) * gradient**2,
+            place=runs.place("record", "network"),
+            network_axis=1,
+            error=largest_error(runs),
+            flow_only=not runs.flow,
+            note=f"best mu from {_span(mu)}, best C from {_span(best)}",
+        )
+    ]
+
+
+def _span(values: Float) -> str:
+    known = values[np.isfinite(values)]
+    return f"{known.min():.3g} to {known.max():.3g}" if len(known) else "nowhere"
+
+
+def lemma_7(runs: Evidence) -> list[Record]:
+    """Lemma 7: if |grad R|^2 >= mu (R - R_min) from time 0 on, then
+    R(t) - R_min <= (R(0) - R_min) exp(-mu t) under gradient flow.
+
+    mu is the largest number for which the hypothesis is true on the records of the run. The lemma
+    does not depend on where time begins: it is checked from the start of the run, and from where
+    half of the excess risk is gone, since near a saddle mu is almost 0.
+    """
+    if runs.time is None or not {"risk", "gradient"} <= set(runs.trace):
+        return [not_applicable("lemma-7", "gradient flow", "not measured along gradient flow")]
+    excess = runs.trace["risk"]
+    half = np.argmax(excess <= 0.5 * excess[0], axis=0)
+    return [
+        _decay(runs, np.zeros(len(runs), dtype=int), "from the start"),
+        _decay(runs, half, "from half the risk"),
+    ]
+
+
+def _decay(runs: Evidence, start: NDArray[np.int_], part: str) -> Record:
+    """Lemma 7 from record `start` of each network on."""
+    excess, gradient, time = runs.trace["risk"], runs.trace["gradient"], runs.time
+    assert time is not None
+    networks = np.arange(len(runs))
+    later = np.arange(len(time))[:, None] >= start
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rate = np.where(later, gradient**2 / excess, np.nan)
+    mu = np.nanmin(rate, axis=0)
+    passed = np.maximum(time - time[start, networks], 0.0)
+    # Between two records the rate may be lower than at both, by as much as it changes across.
+    change = np.abs(np.diff(rate, axis=0)) * np.diff(time, axis=0)
+    between = np.vstack([np.zeros(len(runs)), np.nancumsum(change, axis=0)])
+    condition = f"|grad R|^2 >= mu (R - R_min) with mu = {_span(mu)}, as measured"
+    # The integrator's error e moves the risk by at most |grad R| e.
+    error = np.zeros(len(runs)) if runs.error is None else runs.error
+    return compare(
+        "lemma-7",
+        np.where(passed > 0.0, excess, np.nan),
+        excess[start, networks] * np.exp(-mu * passed),
+        measured="smaller",
+        part=part,
+        hypothesis=f"gradient flow, {condition}",
+        applies=((mu > 0.0) & runs.flow)[None, :],
+        flow_only=not runs.flow,
+        room=gradient * error + (runs.rounding(excess) + np.expm1(between)) * excess,
+        place=runs.place("record", "network"),
+        network_axis=1,
+        error=largest_error(runs),
+    )

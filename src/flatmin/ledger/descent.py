@@ -1,0 +1,87 @@
+"""Gradient descent instead of flow: how far statements about flow are missed, and at what rate.
+
+Gradient descent with step eta follows the flow with an error of order eta: per step it moves the
+invariants of Lemma 1 by eta^2 (grad_{k+1}' grad_{k+1} - grad_k grad_k'). Where runs have one rate
+only, the same initial weights are trained again at one half and one quarter of it, for as long in
+time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from flatmin.dynamics.descent import descend
+from flatmin.dynamics.outcome import Recording
+from flatmin.ledger.collect import LAST, evidence_of
+from flatmin.ledger.evidence import Evidence
+from flatmin.ledger.record import Record, merge
+from flatmin.ledger.statements import FLOW_ONLY
+
+# Rates that are looked at, records of a repeated run, and the largest number of steps repeated.
+MOST_RATES = 6
+RECORDS = 100
+MOST_STEPS = 1_000_000
+
+
+def rate_notes(cases: Sequence[Evidence]) -> dict[tuple[str, str], str]:
+    """(statement, part) -> how it is missed as eta grows, for statements about flow."""
+    by_rate: dict[float, list[Evidence]] = {}
+    for runs in cases:
+        if runs.learning_rate is None or not runs.initial.architecture.linear or not len(runs):
+            continue
+        rates = np.unique(runs.learning_rate)
+        for rate in rates[np.linspace(0, len(rates) - 1, min(len(rates), MOST_RATES)).astype(int)]:
+            by_rate.setdefault(float(rate), []).append(runs.some(runs.learning_rate == rate))
+    if len(by_rate) == 1:
+        rate, (runs, *_) = next(iter(by_rate.items()))
+        for share in (0.5, 0.25):
+            if np.max(runs.steps) / share <= MOST_STEPS:
+                by_rate[share * rate] = [repeated(runs, share)]
+    found: dict[tuple[str, str], dict[float, Record]] = {}
+    for rate in sorted(by_rate):
+        records = (r for check in FLOW_ONLY for runs in by_rate[rate] for r in check(runs))
+        for record in merge(records):
+            if record.slack is not None:
+                found.setdefault((record.statement, record.part), {})[rate] = record
+    return {key: _note(records) for key, records in found.items() if len(records) > 1}
+
+
+def repeated(runs: Evidence, share: float) -> Evidence:
+    """The same initial weights at a share of the learning rate, for as long in time."""
+    assert runs.learning_rate is not None
+    rates, steps = runs.learning_rate * share, np.maximum(np.ceil(runs.steps / share), 1.0)
+    every = max(1, int(np.max(steps)) // RECORDS)
+    recording = Recording(every, ("risk", "gradient", *LAST))
+    outcome = descend(runs.regression, runs.initial, rates, steps, recording=recording)
+    return evidence_of(
+        runs.regression,
+        runs.initial,
+        outcome,
+        init=runs.init,
+        scale=runs.scale,
+        learning_rate=rates,
+        names=runs.names,
+    )
+
+
+def _note(records: dict[float, Record]) -> str:
+    """By how much a statement is missed at each rate, and the power of eta; else its slack."""
+    rates = np.array(list(records))
+    missed = np.array([_missed(record) for record in records.values()])
+    if np.all(missed > 0.0):
+        power = np.polyfit(np.log(rates), np.log(missed), 1)[0]
+        listed = ", ".join(f"{m:.2g} at {r:.3g}" for r, m in zip(rates, missed, strict=True))
+        return f"missed by {listed}: about eta^{power:.2g}"
+    listed = ", ".join(f"{one.slack:.2g} at {rate:.3g}" for rate, one in records.items())
+    return f"slack by eta: {listed}"
+
+
+def _missed(record: Record) -> float:
+    """How far the measured value lies beyond the bound."""
+    assert record.measured is not None
+    assert record.bound is not None
+    assert record.slack is not None
+    distance = abs(record.measured - record.bound)
+    return distance if record.slack < 0.0 else -distance

@@ -1,0 +1,208 @@
+"""Evidence from directories: what `flatmin train --out` and `flatmin study run --out` leave.
+
+Neither keeps the weights along a run. A study does not keep final weights either; its initial
+weights are drawn again from their seeds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import fields
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flatmin.dynamics.measures import LAYER_MEASURES, task
+from flatmin.dynamics.outcome import State
+from flatmin.errors import DataError
+from flatmin.initialisation import initialise
+from flatmin.ledger.collect import LAST
+from flatmin.ledger.evidence import Evidence
+from flatmin.network import Architecture, Ensemble
+from flatmin.problem import Regression
+from flatmin.study.inputs import architecture_of, data_of
+from flatmin.study.plan import Run, plan
+from flatmin.study.spec import Study, read_spec
+from flatmin.study.store import Store
+from flatmin.training import FILES
+
+Float = NDArray[np.float64]
+
+
+def read_directory(directory: Path) -> list[Evidence]:
+    """The evidence in a directory of `flatmin train` or `flatmin study run`."""
+    if (directory / "study.json").is_file():
+        return study_evidence(directory)
+    if (directory / FILES["summary"]).is_file():
+        return [training_evidence(directory)]
+    raise DataError(
+        f"{str(directory)!r} holds neither a study nor a run: there is no study.json and no "
+        f"{FILES['summary']} in it"
+    )
+
+
+def training_evidence(directory: Path) -> Evidence:
+    """One run of `flatmin train --out`."""
+    import pandas as pd
+
+    try:
+        summary = json.loads((directory / FILES["summary"]).read_text())
+        trace = pd.read_parquet(directory / FILES["trace"])
+        problem, initial, final = (
+            dict(np.load(directory / FILES[name])) for name in ("problem", "initial", "final")
+        )
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{str(directory)!r} is not a complete run of flatmin train: {error}"
+        ) from None
+    regression = _regression(problem)
+    architecture = Architecture(
+        regression.d,
+        tuple(summary["widths"]),
+        tuple(initial["p"].tolist()) if "p" in initial else None,
+        summary["activation"],
+    )
+    start, end = (_ensemble(architecture, arrays) for arrays in (initial, final))
+    converged = summary["state"] == State.CONVERGED.value
+    rate, sharp = summary["learning_rate"], summary["sharpness"]
+    scene = task(regression, architecture)
+    layers, first = end.layers(), start.layers()
+    diverged = summary["state"] == State.DIVERGED.value
+    return Evidence(
+        regression,
+        start,
+        summary["init"],
+        np.array([summary["scale"]]),
+        np.array([converged]),
+        np.array([float(summary["steps"])]),
+        _number(summary["excess_risk"]),
+        _number(sharp["value"]),
+        _number(sharp["residual"]),
+        _frame_trace(trace),
+        {} if diverged else {name: LAYER_MEASURES[name](layers, first, scene) for name in LAST},
+        None if rate is None else np.array([rate]),
+        None if summary["integration_error"] is None else _number(summary["integration_error"]),
+        None if diverged else end,
+        None,
+        ["the run"],
+    )
+
+
+def _number(value: float | None) -> Float:
+    return np.array([np.nan if value is None else value], dtype=float)
+
+
+def _regression(arrays: dict[str, Any]) -> Regression:
+    """A regression as `Training.save` writes it, field by field."""
+    content: dict[str, Any] = {}
+    for field in fields(Regression):
+        value = arrays[field.name]
+        if field.name.endswith("names"):
+            content[field.name] = tuple(value.tolist())
+        else:
+            content[field.name] = value if value.ndim else value.item()
+    return Regression(**content)
+
+
+def _ensemble(architecture: Architecture, arrays: dict[str, Any]) -> Ensemble:
+    matrices = [arrays[f"W{k + 1}"] for k in range(architecture.depth)]
+    return Ensemble.from_matrices(architecture, [matrices])
+
+
+def _frame_trace(frame: Any) -> dict[str, Float]:
+    """The columns of one run's trace; name_1, name_2, ... are the layers of one quantity."""
+    trace: dict[str, Float] = {}
+    columns = [str(column) for column in frame.columns]
+    for name, group in groupby(columns, key=_quantity):
+        values = frame[list(group)].to_numpy(dtype=float)
+        layered = name in LAYER_MEASURES
+        trace[name] = values[:, None, :] if layered else values[:, :1]
+    return trace
+
+
+def _quantity(column: str) -> str:
+    name, _, number = column.rpartition("_")
+    return name if number.isdigit() else column
+
+
+def study_evidence(directory: Path) -> list[Evidence]:
+    """The finished runs of a study, one piece of evidence per data set and architecture."""
+    store = Store.open(directory)
+    study = read_spec(directory / "study.toml")
+    rows, traces = store.read_rows().to_pandas(), store.read_traces().to_pandas()
+    rows = rows[rows["state"] != State.DIVERGED.value].set_index("run", drop=False)
+    records = dict(list(traces.groupby("run")))
+    runs = [run for shard in plan(study) for run in shard.runs if run.index in rows.index]
+    runs.sort(key=_group)
+    cases = []
+    for _, members in groupby(runs, key=_group):
+        group = list(members)
+        table = rows.loc[[run.index for run in group]]
+        cases.append(_study_case(study, group, table, [records.get(r.index) for r in group]))
+    return cases
+
+
+def _group(run: Run) -> tuple[Any, ...]:
+    return run.dataset, run.depth, -1 if run.width is None else run.width, run.init
+
+
+def _study_case(study: Study, runs: Sequence[Run], table: Any, records: Sequence[Any]) -> Evidence:
+    first = runs[0]
+    data = data_of(study, first.dataset)
+    architecture = architecture_of(study, data.regression.d, first.depth, first.width)
+    initial = initialise(
+        architecture,
+        first.init,
+        [run.scale for run in runs],
+        study.seed,
+        [run.address() for run in runs],
+        data.regression,
+    )
+    error = table["integration_error"].to_numpy(dtype=float)
+    descent = study.method.name == "descent"
+    return Evidence(
+        data.regression,
+        initial,
+        first.init,
+        table["scale"].to_numpy(dtype=float),
+        table["state"].to_numpy() == State.CONVERGED.value,
+        table["steps"].to_numpy(dtype=float),
+        table["excess_risk"].to_numpy(dtype=float),
+        table["sharpness"].to_numpy(dtype=float),
+        table["sharpness_residual"].to_numpy(dtype=float),
+        _study_trace(records, descent),
+        {
+            name: np.stack(table[name].to_list())
+            for name in ("spectral_norm", "rank_one_defect", "alignment")
+            if table[name].notna().all()
+        },
+        table["learning_rate"].to_numpy(dtype=float) if descent else None,
+        None if descent else error,
+        None,
+        data.samples,
+        [f"run {run.index}" for run in runs],
+    )
+
+
+def _study_trace(records: Sequence[Any], descent: bool) -> dict[str, Float]:
+    """Records of each run in a column of its own; NaN where a run has ended."""
+    known = [frame for frame in records if frame is not None]
+    if not known:
+        return {}
+    length = max(len(frame) for frame in known)
+    trace: dict[str, Float] = {}
+    for name in known[0].columns:
+        if name == "run" or name == ("time" if descent else "step") or known[0][name].isna().all():
+            continue
+        for network, frame in enumerate(records):
+            if frame is None:
+                continue
+            values = np.array(frame[name].to_list(), dtype=float)
+            if name not in trace:
+                trace[name] = np.full((length, len(records), *values.shape[1:]), np.nan)
+            trace[name][: len(values), network] = values
+    return trace

@@ -1,0 +1,226 @@
+"""What the statements are checked on: runs of one architecture on one data set, as measured.
+
+Evidence may come from weights in memory, from `flatmin train`, or from the tables of a study; what
+was not measured is simply absent, and statements that need it are not applicable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flatmin.dynamics.measures import invariants
+from flatmin.ledger.record import Place
+from flatmin.network import Ensemble
+from flatmin.problem import Regression, Samples
+from flatmin.theory.minimal_sharpness import minimal_sharpness
+from flatmin.theory.multivariate import multivariate_bounds
+
+Float = NDArray[np.float64]
+Yes = NDArray[np.bool_]
+
+EPSILON = float(np.finfo(float).eps)
+
+
+def initial_epsilon(layers: Sequence[Float]) -> Float:
+    """eps = 3 max_k |W_k(0)|_F^2 + 2 sum_k |W_k(0) W_k(0)' - W_{k+1}(0)' W_{k+1}(0)|_2.
+
+    The paper, section 4. It is small for small weights, and for them only: a balanced start has no
+    second term.
+    """
+    largest = np.max([np.sum(w * w, axis=(1, 2)) for w in layers], axis=0)
+    defects = [np.linalg.norm(defect, 2, axis=(1, 2)) for defect in invariants(layers)]
+    return np.asarray(3.0 * largest + 2.0 * np.sum(defects, axis=0))
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """Runs by gradient flow, or by gradient descent if there is a `learning_rate`.
+
+    Arrays have one entry per network. `trace[name]` is `[record, network]` or
+    `[record, network, layer]` and NaN after the end of a run; `last[name]` is `[network, layer]`,
+    measured at the final weights.
+    """
+
+    regression: Regression
+    initial: Ensemble
+    init: str
+    scale: Float
+    converged: Yes
+    steps: Float
+    excess: Float
+    """R - R_min at the end."""
+    sharpness: Float
+    residual: Float
+    """Of the sharpness."""
+    trace: dict[str, Float] = field(default_factory=dict, repr=False)
+    last: dict[str, Float] = field(default_factory=dict, repr=False)
+    learning_rate: Float | None = None
+    error: Float | None = None
+    """Sum of the integrator's local error estimates, in the norm of the weights."""
+    final: Ensemble | None = None
+    samples: Samples | None = None
+    names: Sequence[str] = ()
+    """How to call the networks; by number if empty."""
+
+    def __len__(self) -> int:
+        return len(self.initial)
+
+    @property
+    def flow(self) -> bool:
+        """Whether these are runs of gradient flow."""
+        return self.learning_rate is None
+
+    @property
+    def depth(self) -> int:
+        """The number of layers L."""
+        return self.initial.architecture.depth
+
+    @property
+    def output_norm(self) -> float:
+        """|p|."""
+        return self.initial.architecture.output_norm
+
+    @property
+    def one_output(self) -> bool:
+        """Whether the networks are linear with one output, as most of the theory asks."""
+        architecture = self.initial.architecture
+        return architecture.linear and architecture.output is not None
+
+    @property
+    def plain(self) -> bool:
+        """Whether d_L = 1 and p = 1, the setting of small initialisation."""
+        return self.one_output and self.initial.architecture.output == (1.0,)
+
+    @cached_property
+    def time(self) -> Float | None:
+        """The time of each record; of gradient descent, eta times the step."""
+        if "time" in self.trace:
+            return self.trace["time"]
+        if "step" in self.trace and self.learning_rate is not None:
+            return np.asarray(self.learning_rate * self.trace["step"])
+        return None
+
+    @cached_property
+    def layers(self) -> list[Float]:
+        """The initial weights."""
+        return self.initial.layers()
+
+    @cached_property
+    def epsilon(self) -> Float:
+        """eps of the initial weights."""
+        return initial_epsilon(self.layers)
+
+    @cached_property
+    def least_sharpness(self) -> float:
+        """S_min exactly; for several outputs the best lower bound on it."""
+        if self.regression.targets > 1:
+            return multivariate_bounds(self.regression, self.depth).lower
+        return minimal_sharpness(self.regression, self.depth, self.output_norm).exact
+
+    @property
+    def excess_at_zero(self) -> float:
+        """R_0 - R_min = |Sigma^{1/2} w*|^2, with R_0 the risk of zero weights."""
+        return self.regression.risk_at_zero - self.regression.risk_min
+
+    @cached_property
+    def largest_norm(self) -> Float:
+        """max_k |W_k|_2 along the run, as far as it was measured."""
+        norms = self.along("spectral_norm")
+        if norms is None:
+            norms = np.stack([np.linalg.norm(w, 2, axis=(1, 2)) for w in self.layers], axis=1)[None]
+        return np.asarray(np.nanmax(norms, axis=(0, 2)))
+
+    @cached_property
+    def minimiser_room(self) -> Float:
+        """How far the sharpness may be from that of a minimiser's, since R - R_min is not quite 0.
+
+        H = 2 J' Sigma J + <g, D^2 w>. The first part is the Hessian of a network that is a
+        minimiser for the target w instead of w*, which moves every bound on it by a share of
+        2 rho + rho^2 with rho = |Sigma^{1/2}(w - w*)| / |Sigma^{1/2} w*|; the second is at most
+        |g| (L-1) |p| max_k |W_k|^{L-2} with |g| <= 2 sqrt(Lam (R - R_min)). The residual of the
+        sharpness comes on top.
+        """
+        rho = np.sqrt(self.excess / self.excess_at_zero)
+        g = 2.0 * np.sqrt(self.regression.largest_eigenvalue * self.excess)
+        bend = (self.depth - 1) * self.largest_norm ** max(self.depth - 2, 0) * self.output_norm
+        rounding = 100.0 * EPSILON * self.sharpness
+        moved = self.sharpness * (2.0 * rho + rho**2)
+        return np.asarray(moved + g * bend + self.residual + rounding)
+
+    def rounding(self, excess: Float) -> Float:
+        """Relative rounding error of what is built on w - w*, which loses digits near w*."""
+        size = self.depth * self.regression.d * EPSILON
+        with np.errstate(divide="ignore"):
+            return np.asarray(4.0 * size * (1.0 + np.sqrt(self.excess_at_zero / excess)))
+
+    def along(self, name: str) -> Float | None:
+        """A quantity over the records and, last, at the final weights; None if not measured."""
+        parts = [self.trace[name]] if name in self.trace else []
+        if name in self.last:
+            parts.append(self.last[name][None])
+        return np.concatenate(parts) if parts else None
+
+    def some(self, chosen: Yes) -> Evidence:
+        """The evidence of the chosen networks only."""
+
+        def pick(values: Float | None) -> Any:
+            return None if values is None else values[chosen]
+
+        return replace(
+            self,
+            **{name: pick(getattr(self, name)) for name in _PER_NETWORK},
+            initial=_some(self.initial, chosen),
+            final=None if self.final is None else _some(self.final, chosen),
+            trace={name: values[:, chosen] for name, values in self.trace.items()},
+            last={name: values[chosen] for name, values in self.last.items()},
+            names=[self.name(int(i)) for i in np.flatnonzero(chosen)],
+        )
+
+    def name(self, network: int) -> str:
+        """How to call a network."""
+        return self.names[network] if self.names else f"network {network}"
+
+    def place(self, *axes: str) -> Place:
+        """Names for the entries of arrays with these axes: "record", "network", "layer"."""
+
+        def describe(index: tuple[int, ...]) -> str:
+            found = dict(zip(axes, index, strict=True))
+            words = [f"depth {self.depth}"]
+            if "network" in found:
+                words.append(self.name(found["network"]))
+            if "record" in found:
+                words.append(self._moment(found["record"], found.get("network", 0)))
+            if "layer" in found:
+                words.append(f"layer {found['layer'] + 1}")
+            return ", ".join(words)
+
+        return describe
+
+    def _moment(self, record: int, network: int) -> str:
+        for name, sign in (("time", "t = "), ("step", "step ")):
+            values = self.trace.get(name)
+            if values is not None and record < len(values):
+                return f"{sign}{values[record, network]:.4g}"
+        return "the end"
+
+
+_PER_NETWORK = [
+    "scale",
+    "converged",
+    "steps",
+    "excess",
+    "sharpness",
+    "residual",
+    "learning_rate",
+    "error",
+]
+
+
+def _some(ensemble: Ensemble, chosen: Yes) -> Ensemble:
+    return Ensemble.from_flat(ensemble.architecture, ensemble.flat()[chosen])

@@ -1,0 +1,179 @@
+"""How flat minimisers are: bounds on S_min, its exact value, and that there is no upper limit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flatmin.curvature import sharpness
+from flatmin.dynamics.measures import error_of_map, task
+from flatmin.ledger.evidence import EPSILON, Evidence
+from flatmin.ledger.record import Record, compare, not_applicable
+from flatmin.network import Ensemble
+from flatmin.theory.minimal_sharpness import minimal_sharpness
+from flatmin.theory.minimisers import flattest_minimiser as flattest
+
+Float = NDArray[np.float64]
+
+# The paper's p has norm 1 in single precision.
+NORM_ERROR = 1e-6
+# Factors by which the rescaling construction moves weight from one layer to another.
+FACTORS = 10.0 ** np.arange(0.0, 3.5, 0.5)
+
+
+def theorem_1(runs: Evidence) -> list[Record]:
+    """Theorem 1 (|p| = 1): 2 |w*|^{2-2/L} L a <= S_min
+    <= 2 |w*|^{2-2/L} sqrt((2L-1) Lam^2 + (L-1)^2 a^2)."""
+    met = runs.one_output and abs(runs.output_norm - 1.0) < NORM_ERROR
+    return _bounds("theorem-1", runs, f"one output, |p| = {runs.output_norm:.4g} = 1", met)
+
+
+def theorem_2(runs: Evidence) -> list[Record]:
+    """Theorem 2, for any p: 2 t_0 L a <= S_min <= 2 t_0 sqrt((2L-1) Lam^2 + (L-1)^2 a^2) with
+    t_0 = |w*|^{2-2/L} |p|^{2/L}; and for any minimiser W,
+
+    S(W) >= 2 a |w*|^{2-1/L} |p|^{1/L} sum_k 1/|W_k|_F.
+    """
+    records = _bounds("theorem-2", runs, "one output", runs.one_output)
+    norms = _frobenius(runs)
+    if not runs.one_output or norms is None:
+        return records
+    data, depth = runs.regression, runs.depth
+    scale = data.w_star_norm ** (2.0 - 1.0 / depth) * runs.output_norm ** (1.0 / depth)
+    with np.errstate(divide="ignore"):
+        bound = 2.0 * data.a * scale * np.sum(1.0 / norms, axis=1)
+    records.append(
+        compare(
+            "theorem-2",
+            bound,
+            runs.sharpness,
+            measured="larger",
+            part="any minimiser",
+            hypothesis=_minimisers(runs),
+            applies=runs.converged,
+            room=runs.minimiser_room,
+            place=runs.place("network"),
+        )
+    )
+    return records
+
+
+def _bounds(statement: str, runs: Evidence, hypothesis: str, met: bool) -> list[Record]:
+    if not runs.one_output:
+        return [not_applicable(statement, hypothesis)]
+    found = minimal_sharpness(runs.regression, runs.depth, runs.output_norm)
+    common: dict[str, Any] = {
+        "hypothesis": hypothesis,
+        "applies": [met],
+        "room": 100.0 * EPSILON * found.exact,
+        "place": lambda index: f"depth {runs.depth}",
+    }
+    return [
+        compare(statement, [found.lower], [found.exact], measured="larger", part="lower", **common),
+        compare(
+            statement, [found.exact], [found.upper], measured="smaller", part="upper", **common
+        ),
+    ]
+
+
+def _frobenius(runs: Evidence) -> Float | None:
+    """|W_k|_F of the final weights."""
+    norms, defects = runs.last.get("spectral_norm"), runs.last.get("rank_one_defect")
+    return None if norms is None or defects is None else np.sqrt(norms**2 + defects)
+
+
+def _minimisers(runs: Evidence) -> str:
+    return f"a minimiser: {np.count_nonzero(runs.converged)} of {len(runs)} runs converged"
+
+
+def exact_minimal_sharpness(runs: Evidence) -> list[Record]:
+    """No minimiser is flatter than S_min = min_t 2 lambda_max(t Sigma + (L-1) (|p|^2/t)^{1/(L-1)}
+    q q'); with several outputs, than the best lower bound known."""
+    if not runs.initial.architecture.linear:
+        return [not_applicable("exact-minimal-sharpness", "linear network")]
+    several = "" if runs.one_output else "several outputs: S_min is replaced by its lower bound"
+    return [
+        compare(
+            "exact-minimal-sharpness",
+            runs.least_sharpness,
+            runs.sharpness,
+            measured="larger",
+            hypothesis=_minimisers(runs),
+            applies=runs.converged,
+            room=runs.minimiser_room,
+            place=runs.place("network"),
+            note=several,
+        )
+    ]
+
+
+def flattest_minimiser(runs: Evidence) -> list[Record]:
+    """The explicit rank-one chain is a minimiser and its sharpness is S_min, not just near it."""
+    if not runs.one_output:
+        return [not_applicable("flattest-minimiser", "one output")]
+    architecture = runs.initial.architecture
+    chain = Ensemble.from_matrices(architecture, [flattest(runs.regression, architecture)])
+    found = sharpness(runs.regression, chain, tolerance=1e-10)
+    error = error_of_map(chain.layers(), task(runs.regression, architecture))
+    rounding = 100.0 * EPSILON * runs.depth
+    common: dict[str, Any] = {
+        "hypothesis": "one output",
+        "place": lambda index: f"depth {runs.depth}",
+    }
+    return [
+        compare(
+            "flattest-minimiser",
+            np.abs(found.value - runs.least_sharpness),
+            found.residual + rounding * runs.least_sharpness,
+            measured="smaller",
+            part="sharpness",
+            note="the bound is the residual of the sharpness, with rounding",
+            **common,
+        ),
+        compare(
+            "flattest-minimiser",
+            np.linalg.norm(error, axis=(1, 2)),
+            np.full(1, rounding * runs.regression.w_star_norm),
+            measured="smaller",
+            part="minimiser",
+            note="|w - w*| against rounding",
+            **common,
+        ),
+    ]
+
+
+def rescaling(runs: Evidence) -> list[Record]:
+    """Section 3: W_C = (C W_1, W_2/C, W_3, ..., W_L) computes the same function as the minimiser W,
+    and S(W_C) >= 2 a |w*|^{2-1/L} |p|^{1/L} C / |W_2|_F, which has no limit."""
+    if not runs.one_output or runs.depth < 2 or not runs.converged.any():
+        return [not_applicable("rescaling", f"one output, L >= 2, {_minimisers(runs)}")]
+    layers = minimiser(runs)
+    data, depth = runs.regression, runs.depth
+    moved = [[layers[0] * factor, layers[1] / factor, *layers[2:]] for factor in FACTORS.tolist()]
+    found = sharpness(data, Ensemble.from_matrices(runs.initial.architecture, moved))
+    scale = data.w_star_norm ** (2.0 - 1.0 / depth) * runs.output_norm ** (1.0 / depth)
+    bound = 2.0 * data.a * scale * FACTORS / np.linalg.norm(layers[1])
+    room = found.residual[:, None] + float(runs.minimiser_room[np.argmax(runs.converged)])
+    return [
+        compare(
+            "rescaling",
+            bound[:, None],
+            found.value[:, None],
+            measured="larger",
+            hypothesis=f"one output, L >= 2, {_minimisers(runs)}",
+            room=room,
+            network_axis=1,
+            place=lambda index: f"depth {depth}, C = {FACTORS[index[0]]:.3g}",
+            note=f"S grows from {found.value[0]:.4g} at C = 1 to {found.value[-1]:.4g} at "
+            f"C = {FACTORS[-1]:.4g}",
+        )
+    ]
+
+
+def minimiser(runs: Evidence) -> list[Float]:
+    """A minimiser that the runs found; where its weights were not kept, the flattest one."""
+    if runs.final is None:
+        return flattest(runs.regression, runs.initial.architecture)
+    return runs.final.matrices()[int(np.argmax(runs.converged))]

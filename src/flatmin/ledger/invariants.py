@@ -1,0 +1,131 @@
+"""What gradient flow keeps: the balance of neighbouring layers, and what follows from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flatmin.ledger.evidence import EPSILON, Evidence
+from flatmin.ledger.record import Record, compare, not_applicable
+
+Float = NDArray[np.float64]
+
+FLOW = "gradient flow of a linear network"
+
+
+def lemma_1(runs: Evidence) -> list[Record]:
+    """Lemma 1: D_k = W_{k+1}' W_{k+1} - W_k W_k' is constant in time under gradient flow.
+
+    Exact flow conserves D_k from any weights, so errors of the integrator add up and do not grow: a
+    local error e moves D_k by at most 2 (|W_k|_2 + |W_{k+1}|_2) |e| + |e|^2. The bound is that sum
+    over all steps, with rounding.
+    """
+    drift = runs.along("drift")
+    if drift is None or not drift.shape[2] or not runs.initial.architecture.linear:
+        return [not_applicable("lemma-1", FLOW, "not measured")]
+    bound = drift_bound(runs)
+    # Gradient descent has no integrator: what it conserves is nothing, by eta^2 a step.
+    note = "exact flow: 0; the bound is what the integrator's own error explains"
+    record = compare(
+        "lemma-1",
+        drift,
+        bound[None, :, None],
+        measured="smaller",
+        hypothesis=FLOW,
+        applies=runs.flow,
+        place=runs.place("record", "network", "layer"),
+        network_axis=1,
+        note=note if runs.flow else "",
+        flow_only=not runs.flow,
+        error=largest_error(runs),
+    )
+    return [record]
+
+
+def drift_bound(runs: Evidence) -> Float:
+    """The largest drift of D_k that the integrator's local errors and rounding explain."""
+    error = np.zeros(len(runs)) if runs.error is None else runs.error
+    norm = runs.largest_norm
+    size = runs.regression.d * norm**2
+    rounding = EPSILON * (runs.steps + runs.regression.d) * 4.0 * size
+    return np.asarray(4.0 * norm * error + error**2 + rounding)
+
+
+def largest_error(runs: Evidence) -> float | None:
+    """The integrator's own error, the largest of the ensemble."""
+    return None if runs.error is None else float(np.max(runs.error))
+
+
+def lemma_2(runs: Evidence) -> list[Record]:
+    """Lemma 2, at all times of gradient flow, with eps from the initial weights:
+
+    |W_k|_F^2 - |W_k|_2^2 <= eps,   |sigma_k^2 - sigma_j^2| <= eps,
+    1 - <v_{k+1}, u_k>^2 <= eps / sigma_{k+1}^2.
+
+    The proof adds up |D_k|_2 and |tr D_k|; what the D_k have drifted is the room.
+    """
+    norms, defects = runs.along("spectral_norm"), runs.along("rank_one_defect")
+    hypothesis = f"{FLOW}, d_L = 1 and p = 1"
+    if norms is None or not runs.initial.architecture.linear:
+        return [not_applicable("lemma-2", hypothesis, "not measured")]
+    epsilon = runs.epsilon
+    share = (2.0 + np.sqrt(runs.regression.d)) * (runs.depth - 1)
+    room = share * drift_bound(runs)
+    common: dict[str, Any] = {
+        "hypothesis": f"{hypothesis}; eps = {_range(epsilon)}",
+        "applies": runs.flow and runs.plain,
+        "network_axis": 1,
+        "flow_only": not runs.flow,
+        "error": largest_error(runs),
+    }
+    squares = norms**2
+    spread = np.max(squares, axis=2) - np.min(squares, axis=2)
+    records = [
+        compare(
+            "lemma-2",
+            spread,
+            epsilon[None, :],
+            measured="smaller",
+            part="equal norms",
+            room=room[None, :],
+            place=runs.place("record", "network"),
+            **common,
+        )
+    ]
+    if defects is not None:
+        records.append(
+            compare(
+                "lemma-2",
+                defects,
+                epsilon[None, :, None],
+                measured="smaller",
+                part="rank one",
+                room=room[None, :, None],
+                place=runs.place("record", "network", "layer"),
+                **common,
+            )
+        )
+    aligned = runs.along("alignment")
+    if aligned is not None and aligned.shape[2]:
+        with np.errstate(divide="ignore"):
+            least = 1.0 / squares[:, :, 1:]
+        records.append(
+            compare(
+                "lemma-2",
+                np.maximum(1.0 - aligned, 0.0),
+                epsilon[None, :, None] * least,
+                measured="smaller",
+                part="alignment",
+                room=room[None, :, None] * least + 10.0 * EPSILON,
+                place=runs.place("record", "network", "layer"),
+                **common,
+            )
+        )
+    return records
+
+
+def _range(values: Float) -> str:
+    low, high = float(np.min(values)), float(np.max(values))
+    return f"{low:.3g}" if high - low <= 1e-3 * high else f"{low:.3g} to {high:.3g}"

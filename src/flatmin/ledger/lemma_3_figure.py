@@ -1,0 +1,120 @@
+"""The figure of Lemma 3: measured failure probability and the bound, and which u work."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flatmin.ledger.lemma_3 import Curve, Float, Lemma3Table
+from flatmin.plots import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, SKY, new_figure, plain_log_ticks
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, RED)
+_LINES = ("-", "--", ":", "-.")
+_MARKERS = "os^Dv"
+_LEAST = 1e-4
+_MOST = 12.0
+
+
+def lemma_3_figure(table: Lemma3Table) -> Figure:
+    """Failure probability against u, a panel per s; at the right the smallest u that works.
+
+    A line is the share of networks that may fail, and goes on thin as the upper confidence limit
+    where none does. A band goes from the lower to the upper confidence limit. Thick pale lines
+    are the bound, which says nothing where it is above 1.
+    """
+    scales, dimensions, depths = (
+        sorted({getattr(one, name) for one in table.curves}) for name in ("s", "d", "L")
+    )
+    figure, panels = new_figure(len(scales) + 1, width=3.4 * (len(scales) + 1), height=4.6)
+    colours = {d: _COLOURS[i % len(_COLOURS)] for i, d in enumerate(dimensions)}
+    lines = {L: _LINES[i % len(_LINES)] for i, L in enumerate(depths)}
+    for panel, s in zip(panels, scales, strict=False):
+        for curve in table.curves:
+            if curve.s == s:
+                _draw_measured(panel, curve, colours[curve.d], lines[curve.L])
+                if depths[-1] == curve.L:
+                    _draw_bound(panel, curve, colours[curve.d])
+        _finish_panel(panel, f"s = {s:g}", table.curves[0].us)
+    panels[0].set_ylabel("failure probability")
+    _draw_admissible(panels[-1], table, scales, dimensions)
+    _add_legend(figure, colours, lines)
+    return figure
+
+
+def _draw_measured(panel: Axes, curve: Curve, colour: str, line: str) -> None:
+    share = np.where(curve.at_most > 0, curve.at_most / curve.draws, np.nan)
+    panel.plot(curve.us, share, color=colour, lw=1.4, ls=line)
+    none = np.where(curve.at_most == 0, curve.high, np.nan)
+    panel.plot(curve.us, none, color=colour, lw=0.7, ls=line)
+
+
+def _draw_bound(panel: Axes, curve: Curve, colour: str) -> None:
+    """The bound, which does not depend on L, and the band of one L."""
+    panel.plot(curve.us, curve.bound, color=colour, lw=3.5, alpha=0.45)
+    low = np.maximum(curve.low, _LEAST / 10.0)
+    some = curve.at_most > 0
+    panel.fill_between(curve.us, low, curve.high, where=some, color=colour, alpha=0.13, lw=0)
+
+
+def _finish_panel(panel: Axes, title: str, us: Float) -> None:
+    panel.axhspan(1.0, _MOST, color="0.94", lw=0, zorder=0)
+    panel.text(us[0] * 1.1, 1.25, "bound above 1", fontsize=8, color="0.35")
+    panel.set(title=title, xlabel="u", xscale="log", yscale="log", ylim=(_LEAST, _MOST))
+    panel.set_xlim(us[0], us[-1])
+    plain_log_ticks(panel.xaxis)
+
+
+def _draw_admissible(
+    panel: Axes, table: Lemma3Table, scales: list[float], dimensions: list[int]
+) -> None:
+    """The smallest admissible u, and where failures become rare, at the worst depth."""
+    for i, s in enumerate(scales):
+        chosen = [one for one in table.curves if one.s == s]
+        marker, colour = _MARKERS[i % len(_MARKERS)], str(0.5 * i / max(1, len(scales) - 1))
+        works = _worst({d: [one.smallest_admissible for one in chosen if one.d == d]
+                        for d in dimensions})  # fmt: skip
+        quiet = _worst({d: [one.quiet_from() for one in chosen if one.d == d] for d in dimensions})
+        panel.plot(dimensions, works, f"{marker}-", color=colour, ms=6, label=f"s = {s:g}")
+        panel.plot(dimensions, quiet, f"{marker}:", color=colour, ms=6, mfc="white", lw=1)
+    panel.set(title="smallest u", xlabel="dimension d", xscale="log", yscale="log")
+    panel.set_xticks(dimensions, labels=[str(d) for d in dimensions])
+    panel.set_xticks([], minor=True)
+    low, high = panel.get_ylim()
+    panel.set_ylim(low, 1.3 * high)
+    plain_log_ticks(panel.yaxis)
+    panel.legend(frameon=False, fontsize=8, loc="upper right")
+
+
+def _worst(found: dict[int, list[float | None]]) -> list[float]:
+    """The largest over depths; a gap where one has none."""
+    return [
+        max((float("nan") if value is None else value for value in values), default=float("nan"))
+        if None not in values
+        else float("nan")
+        for values in found.values()
+    ]
+
+
+def _add_legend(figure: Figure, colours: dict[int, str], lines: dict[int, str]) -> None:
+    """One legend below all panels."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    handles: list[Any] = [Patch(color=colour, label=f"d = {d}") for d, colour in colours.items()]
+    handles += [Line2D([], [], color=BLACK, ls=ls, label=f"L = {L}") for L, ls in lines.items()]
+    handles += [
+        Line2D([], [], color=BLACK, lw=0.7, label="none fails: upper limit"),
+        Line2D([], [], color="0.4", lw=3.5, alpha=0.6, label="bound 8 exp(-d u² / (32 s²))"),
+        Patch(color="0.4", alpha=0.25, label=f"95 % confidence, L = {max(lines)}"),
+        Line2D([], [], color=BLACK, marker="o", label="the bound works from here"),
+        Line2D([], [], color=BLACK, marker="o", mfc="white", ls=":", label="failures below 5 %"),
+    ]
+    columns = -(-len(handles) // 2)
+    figure.legend(
+        handles=handles, frameon=False, fontsize=8, ncols=columns, loc="outside lower center"
+    )

@@ -1,0 +1,147 @@
+"""Ensembles by gradient flow on which everything that applies is checked.
+
+| preset       | runs                                                                         |
+| ------------ | ---------------------------------------------------------------------------- |
+| small-init   | MLPs with one layer 0, at the scale of assumption (A2) and 10 and 100 times it |
+| residual     | residual networks with and without noise, L and d doubled twice               |
+| multivariate | the same with several outputs                                                |
+
+Data are drawn anew for every seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flatmin.checks import check_choice
+from flatmin.dynamics.descent import Progress
+from flatmin.dynamics.flow import flow
+from flatmin.dynamics.outcome import Recording, recordable
+from flatmin.generators import gaussian_samples, spectrum_samples
+from flatmin.initialisation import initialise
+from flatmin.ledger.collect import evidence_of
+from flatmin.ledger.evidence import Evidence, initial_epsilon
+from flatmin.network import Architecture, residual_output_vector
+from flatmin.problem import Samples
+from flatmin.seeds import generator
+
+Float = NDArray[np.float64]
+
+RTOL = 1e-10
+# Share of the largest scale that assumption (A2) allows.
+SHARE = 0.9
+NOISE = 0.25
+# Integrator steps between records.
+EVERY = 4
+# (d, L): one of them doubled again and again.
+SIZES = ((4, 5), (4, 10), (4, 20), (8, 5), (16, 5))
+
+Part = Callable[[], Evidence]
+
+
+def run_preset(name: str, seed: int = 0, progress: Progress | None = None) -> list[Evidence]:
+    """The evidence of a preset. `progress` is called with 1 after each of its `parts`."""
+    cases = []
+    for part in parts(name, seed):
+        cases.append(part())
+        if progress is not None:
+            progress(1)
+    return cases
+
+
+def parts(name: str, seed: int = 0) -> list[Part]:
+    """What a preset runs, not yet run."""
+    return PRESETS[check_choice("preset", name, PRESETS)](seed)
+
+
+def small_init(seed: int) -> list[Part]:
+    """MLPs with their first layer 0, so that (A1) holds; the smallest scale meets (A2)."""
+    sets = (
+        gaussian_samples(seed=seed),
+        spectrum_samples(50, d=5, condition_number=10.0, seed=seed),
+    )
+    runs: list[Part] = []
+    for number, samples in enumerate(sets):
+        for depth in (2, 3, 5):
+            architecture = Architecture.mlp(samples.d, depth)
+            addresses = [("small-init", number, depth, i) for i in range(8)]
+            unit = initialise(architecture, "zero-layer", 1.0, seed, addresses)
+            # eps grows with the square of the scale, and (A2) asks for 32 L sqrt(eps) <= 1.
+            allowed = SHARE / (32.0 * depth * np.sqrt(initial_epsilon(unit.layers()).max()))
+            for scale in (allowed, 10.0 * allowed, 100.0 * allowed):
+                runs.append(
+                    partial(_flow, samples, architecture, "zero-layer", scale, seed, addresses)
+                )
+    return runs
+
+
+def residual(seed: int) -> list[Part]:
+    """Square networks with a fixed p; the target is near p, so that the initial risk is small."""
+    runs: list[Part] = []
+    for number in range(6):
+        for d, depth in SIZES:
+            p = residual_output_vector(d, seed)
+            samples = near(p[None], seed, "residual", number)
+            runs += _residual(samples, Architecture.residual(d, depth, p), seed, number, 12)
+    return runs
+
+
+def multivariate(seed: int) -> list[Part]:
+    """Square networks without p; the target is near the identity."""
+    runs: list[Part] = []
+    for number in range(3):
+        for d, depth in SIZES:
+            samples = near(np.eye(d), seed, "multivariate", number)
+            runs += _residual(samples, Architecture.multivariate(d, depth, d), seed, number, 4)
+    return runs
+
+
+PRESETS: dict[str, Callable[[int], list[Part]]] = {
+    "small-init": small_init,
+    "residual": residual,
+    "multivariate": multivariate,
+}
+
+
+def near(rows: Float, seed: int, *address: str | int) -> Samples:
+    """Gaussian data whose target has the given rows, each moved by 0.3, and noise."""
+    outputs, d = rows.shape
+    random = generator(seed, *address, d)
+    X = random.standard_normal((10 * d, d))
+    move = random.standard_normal((outputs, d))
+    target = rows + 0.3 * move / np.linalg.norm(move, axis=1, keepdims=True)
+    Y = X @ target.T + 0.1 * random.standard_normal((10 * d, outputs))
+    return Samples.from_arrays(X, Y[:, 0] if outputs == 1 else Y)
+
+
+def _residual(
+    samples: Samples, architecture: Architecture, seed: int, number: int, networks: int
+) -> list[Part]:
+    """Runs without noise (all networks are then the same one) and with it."""
+    d, depth = architecture.inputs, architecture.depth
+    addresses = [("residual", number, d, depth, i) for i in range(networks)]
+    return [
+        partial(_flow, samples, architecture, "residual", 0.0, seed, addresses[:1]),
+        partial(_flow, samples, architecture, "residual", NOISE, seed, addresses),
+    ]
+
+
+def _flow(
+    samples: Samples,
+    architecture: Architecture,
+    init: str,
+    scale: float,
+    seed: int,
+    addresses: Sequence[tuple[str | int, ...]],
+) -> Evidence:
+    regression = samples.regression()
+    initial = initialise(architecture, init, scale, seed, addresses)
+    # No statement is about the sharpness on the way.
+    quantities = [name for name in recordable(architecture) if name != "sharpness"]
+    recording = Recording(EVERY, quantities)
+    outcome = flow(regression, initial, rtol=RTOL, recording=recording)
+    return evidence_of(samples, initial, outcome, init=init, scale=scale)

@@ -1,0 +1,214 @@
+"""Gradient flow from residual initialisation: constants that must not grow with L or d.
+
+The constants of Theorems 4 and 5 and of Corollary 3 are not given, so the statements are checked
+as what they say. A quantity that is bounded in L cannot grow by as much every time L is doubled:
+with means x_1, x_2, x_3 at L, 2L and 4L,
+
+    x_3 <= max(x_1, x_2) + max(x_2 - x_1, 0),
+
+which fails for any power of L and is an equality for its logarithm. The room is the half-width of a
+99 % confidence interval over data sets (Student's).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flatmin.ledger.evidence import Evidence
+from flatmin.ledger.record import Record, compare, not_applicable
+
+Float = NDArray[np.float64]
+Measure = Callable[[Evidence], Float | None]
+
+
+def theta_norm(runs: Evidence) -> Float | None:
+    """max_k |theta_k|_F at the end, with W_k = W_k(0) + theta_k / L."""
+    theta = runs.last.get("theta")
+    return None if theta is None else np.max(theta, axis=1)
+
+
+def sharpness_ratio(runs: Evidence) -> Float:
+    """(S/S_min) / (Lam/lam)."""
+    return np.asarray(runs.sharpness / runs.least_sharpness / runs.regression.condition_number)
+
+
+def theorem_4(cases: Sequence[Evidence]) -> list[Record]:
+    """Theorem 4: from W_k(0) = I + s/sqrt(Ld) N_k with R(W(0)) - R_min small, gradient flow
+    converges to W_k(0) + theta_k/L with |theta_k|_F bounded by a number that depends on s only."""
+    chosen = [runs for runs in cases if runs.one_output and _residual(runs)]
+    return _bounded_theta("theorem-4", chosen)
+
+
+def theorem_5(cases: Sequence[Evidence]) -> list[Record]:
+    """Theorem 5: Theorem 4 for several outputs, P = W_L...W_1 without p."""
+    chosen = [runs for runs in cases if not runs.one_output and _residual(runs)]
+    return _bounded_theta("theorem-5", chosen)
+
+
+def corollary_3(cases: Sequence[Evidence]) -> list[Record]:
+    """Corollary 3: 1 <= S/S_min <= C Lam/lam with C depending on s only."""
+    chosen = [runs for runs in cases if runs.one_output and _residual(runs)]
+    if not chosen:
+        return [not_applicable("corollary-3", "gradient flow from residual initialisation")]
+    lower = [
+        compare(
+            "corollary-3",
+            runs.least_sharpness,
+            runs.sharpness,
+            measured="larger",
+            part="lower",
+            hypothesis=_hypothesis(chosen),
+            applies=runs.converged & runs.regression.full_rank & runs.flow,
+            flow_only=not runs.flow,
+            room=runs.minimiser_room,
+            place=runs.place("network"),
+        )
+        for runs in chosen
+    ]
+    return lower + _no_growth("corollary-3", "C", chosen, sharpness_ratio)
+
+
+def _bounded_theta(statement: str, cases: Sequence[Evidence]) -> list[Record]:
+    if not cases:
+        return [not_applicable(statement, "gradient flow from residual initialisation")]
+    hypothesis = _hypothesis(cases)
+    arrived = [
+        compare(
+            statement,
+            1.0,
+            np.where(runs.converged, 1.0, 0.0),
+            measured="larger",
+            part="converges",
+            hypothesis=hypothesis,
+            applies=runs.flow,
+            flow_only=not runs.flow,
+            place=runs.place("network"),
+            note="1 if gradient flow arrived at a minimiser",
+        )
+        for runs in cases
+    ]
+    return arrived + _no_growth(statement, "max |theta_k|", cases, theta_norm)
+
+
+def _residual(runs: Evidence) -> bool:
+    architecture = runs.initial.architecture
+    return architecture.linear and runs.init == "residual"
+
+
+def _hypothesis(cases: Sequence[Evidence]) -> str:
+    """The hypothesis with the number that must be small: C_4 is not given in numbers."""
+    ratios = [
+        float(np.max(runs.trace["risk"][0]))
+        * runs.regression.largest_eigenvalue
+        / (runs.regression.smallest_eigenvalue * runs.output_norm) ** 2
+        for runs in cases
+        if "risk" in runs.trace
+    ]
+    words = "gradient flow from residual initialisation"
+    if not ratios:
+        return words
+    return f"{words}, (R(W(0)) - R_min) Lam/(lam |p|)^2 <= {max(ratios):.3g}"
+
+
+def _no_growth(
+    statement: str, name: str, cases: Sequence[Evidence], measure: Measure
+) -> list[Record]:
+    """One record for each size that was doubled twice and kind of start, with or without noise."""
+    records = []
+    for noisy in (True, False):
+        kind = "with noise" if noisy else "without noise"
+        starts = [runs for runs in cases if bool(np.any(runs.scale > 0.0)) == noisy]
+        for letter, size, other in (("L", _depth, _inputs), ("d", _inputs, _depth)):
+            for group in _sweeps(starts, size, other):
+                records.append(
+                    _doubling(
+                        _table(group, size, measure),
+                        statement=statement,
+                        part=f"bounded in {letter}, {kind}",
+                        hypothesis=_hypothesis(cases),
+                        name=f"{name} by {letter}",
+                        flow=cases[0].flow,
+                    )
+                )
+    return [record for record in records if record is not None]
+
+
+def _depth(runs: Evidence) -> int:
+    return runs.depth
+
+
+def _inputs(runs: Evidence) -> int:
+    return runs.regression.d
+
+
+def _sweeps(
+    cases: Sequence[Evidence],
+    size: Callable[[Evidence], int],
+    other: Callable[[Evidence], int],
+) -> list[list[Evidence]]:
+    """Runs that differ in one size only, where it takes three values or more."""
+    groups: dict[tuple[int, float], list[Evidence]] = {}
+    for runs in cases:
+        groups.setdefault((other(runs), float(runs.scale[0])), []).append(runs)
+    return [group for group in groups.values() if len({size(runs) for runs in group}) >= 3]
+
+
+def _table(
+    group: Sequence[Evidence], size: Callable[[Evidence], int], measure: Measure
+) -> dict[int, list[float]]:
+    """size -> the mean over networks, one number per data set, data sets in the order given."""
+    table: dict[int, list[float]] = {}
+    for runs in sorted(group, key=size):
+        values = measure(runs)
+        if values is not None and np.isfinite(values).any():
+            table.setdefault(size(runs), []).append(float(np.nanmean(values)))
+    return table
+
+
+def _doubling(
+    table: dict[int, list[float]],
+    *,
+    statement: str,
+    part: str,
+    hypothesis: str,
+    name: str,
+    flow: bool,
+) -> Record | None:
+    """x_3 <= max(x_1, x_2) + max(x_2 - x_1, 0) for the means at the three largest sizes.
+
+    Data set number i is paired across sizes (for a sweep of L it is the same data set).
+    """
+    if len(table) < 3:
+        return None
+    sizes = list(table)[-3:]
+    count = min(len(table[size]) for size in sizes)
+    x = np.array([table[size][:count] for size in sizes])
+    rises = np.mean(x[1]) > np.mean(x[0])
+    bound = 2.0 * x[1] - x[0] if rises else x[0]
+    listed = ", ".join(f"{np.mean(values):.4g} at {size}" for size, values in table.items())
+    return compare(
+        statement,
+        [float(np.mean(x[2]))],
+        [float(np.mean(bound))],
+        measured="smaller",
+        part=part,
+        hypothesis=hypothesis,
+        room=_half_width(x[2] - bound),
+        applies=flow,
+        flow_only=not flow,
+        place=lambda index: f"{name[-1]} = {sizes[-1]}",
+        note=f"constant measured: {name}: {listed}",
+    )
+
+
+def _half_width(values: Float) -> float:
+    """Half of the 99 % confidence interval of a mean; 0 if there is one value only."""
+    from scipy.stats import t
+
+    count = len(values)
+    if count < 2:
+        return 0.0
+    return float(t.ppf(0.995, count - 1) * np.std(values, ddof=1) / np.sqrt(count))

@@ -1,0 +1,134 @@
+"""Where gradient flow from small weights ends (d_L = 1 and p = 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flatmin.ledger.convergence import a1
+from flatmin.ledger.evidence import EPSILON, Evidence
+from flatmin.ledger.invariants import largest_error
+from flatmin.ledger.record import Record, compare, not_applicable
+from flatmin.theory.minimal_sharpness import corollary_2_bound
+from flatmin.theory.minimal_sharpness import vanishing_scale_limit as limit_of
+
+Float = NDArray[np.float64]
+Yes = NDArray[np.bool_]
+
+
+def a2(runs: Evidence) -> tuple[Yes, str]:
+    """(A2): Sigma full rank, eps <= 1, |w*| >= 1, 32 L sqrt(eps) <= 1."""
+    data, epsilon = runs.regression, runs.epsilon
+    norm = data.w_star_norm
+    scaled = 32.0 * runs.depth * np.sqrt(epsilon)
+    # |w*| = 1 by construction in the paper's data: rounding must not decide.
+    large = norm >= 1.0 - 10.0 * data.d * EPSILON
+    meets = (epsilon <= 1.0) & (scaled <= 1.0) & large & data.full_rank
+    words = (
+        f"(A2) rank {data.rank} of {data.d}, |w*| = {norm:.4g} >= 1, eps <= {epsilon.max():.3g}, "
+        f"32 L sqrt(eps) <= {scaled.max():.3g}"
+    )
+    return np.asarray(meets), f"{words}: met by {np.count_nonzero(meets)} of {len(runs)}"
+
+
+def assumptions(runs: Evidence) -> tuple[Yes, str]:
+    """(A1) and (A2), on runs of gradient flow that converged."""
+    first, one = a1(runs)
+    second, two = a2(runs)
+    return first & second & runs.converged & runs.flow, f"gradient flow, {one}; {two}"
+
+
+def corollary_1(runs: Evidence) -> list[Record]:
+    """Corollary 1: from some time on, (|w*|/2)^{1/L} <= sigma_k <= (2 |w*|)^{1/L}."""
+    norms = runs.last.get("spectral_norm")
+    if not _applicable(runs) or norms is None:
+        return [not_applicable("corollary-1", "gradient flow, d_L = 1, p = 1, (A1), (A2)")]
+    meets, words = assumptions(runs)
+    norm, share = runs.regression.w_star_norm, 1.0 / runs.depth
+    common: dict[str, Any] = {
+        "hypothesis": words,
+        "applies": meets[:, None],
+        "place": runs.place("network", "layer"),
+        "flow_only": not runs.flow,
+        "error": largest_error(runs),
+        "note": "at the end of training",
+    }
+    low, high = (norm / 2.0) ** share, (2.0 * norm) ** share
+    return [
+        compare("corollary-1", low, norms, measured="larger", part="lower", **common),
+        compare("corollary-1", norms, high, measured="smaller", part="upper", **common),
+    ]
+
+
+def corollary_2(runs: Evidence) -> list[Record]:
+    """Corollary 2: 1 <= S/S_min <= 4 Lam/lam at the end, through S <= 8 L Lam |w*|^{2-2/L}."""
+    if not _applicable(runs):
+        return [not_applicable("corollary-2", "gradient flow, d_L = 1, p = 1, (A1), (A2)")]
+    meets, words = assumptions(runs)
+    data = runs.regression
+    common: dict[str, Any] = {
+        "hypothesis": words,
+        "applies": meets,
+        "room": runs.minimiser_room,
+        "place": runs.place("network"),
+        "flow_only": not runs.flow,
+        "error": largest_error(runs),
+    }
+    least, found = runs.least_sharpness, runs.sharpness
+    ratio = 4.0 * data.condition_number
+    value = corollary_2_bound(data, runs.depth)
+    return [
+        compare("corollary-2", least, found, measured="larger", part="lower", **common),
+        compare("corollary-2", found, ratio * least, measured="smaller", part="ratio", **common),
+        compare("corollary-2", found, value, measured="smaller", part="value", **common),
+    ]
+
+
+def _applicable(runs: Evidence) -> bool:
+    return runs.plain and {"risk", "gradient"} <= set(runs.trace)
+
+
+def vanishing_scale_limit(cases: Sequence[Evidence]) -> list[Record]:
+    """As the initial scale tends to 0, S tends to 2 t_0 lambda_max(Sigma + (L-1) z z').
+
+    A limit has no rate, so it is checked as what it says: on the same data and depth, the mean
+    distance |S/limit - 1| at the smallest scale is less than at the largest.
+    """
+    hypothesis = "gradient flow from small weights at several scales, d_L = 1, p = 1"
+    groups: dict[tuple[bytes, int], list[Evidence]] = {}
+    for runs in cases:
+        if runs.plain:
+            groups.setdefault((runs.regression.w_star.tobytes(), runs.depth), []).append(runs)
+    records = [_limit(group, hypothesis) for group in groups.values()]
+    return [r for r in records if r is not None] or [
+        not_applicable("vanishing-scale-limit", hypothesis, "one scale only")
+    ]
+
+
+def _limit(group: Sequence[Evidence], hypothesis: str) -> Record | None:
+    scale, value, room = (
+        np.concatenate([np.asarray(getattr(runs, name))[runs.converged] for runs in group])
+        for name in ("scale", "sharpness", "minimiser_room")
+    )
+    limit = limit_of(group[0].regression, group[0].depth)
+    scales = np.unique(scale)
+    if len(scales) < 2:
+        return None
+    distance = np.array([np.mean(np.abs(value[scale == s] / limit - 1.0)) for s in scales])
+    rate = np.polyfit(np.log(scales), np.log(np.maximum(distance, EPSILON)), 1)[0]
+    listed = ", ".join(f"{d:.2g} at {s:.3g}" for s, d in zip(scales, distance, strict=True))
+    return compare(
+        "vanishing-scale-limit",
+        distance[:1],
+        distance[-1:],
+        measured="smaller",
+        hypothesis=hypothesis,
+        room=float(np.max(room)) / limit,
+        applies=group[0].flow,
+        flow_only=not group[0].flow,
+        place=lambda index: f"depth {group[0].depth}, scale {scales[0]:.3g}",
+        note=f"|S/limit - 1| is {listed}: about scale^{rate:.2g}",
+    )

@@ -1,0 +1,100 @@
+"""Gradient descent with a finite step: where it can settle."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flatmin.curvature import sharpness
+from flatmin.dynamics.descent import descend
+from flatmin.ledger.evidence import Evidence
+from flatmin.ledger.flatness import minimiser
+from flatmin.ledger.record import Record, compare, not_applicable
+from flatmin.network import Ensemble
+
+Float = NDArray[np.float64]
+
+# The rates tried, as multiples of 2/S; the kick, as a share of |W|; and how long it is followed.
+MULTIPLES = np.array([0.95, 1.05])
+KICK = 1e-7
+STEPS = 60
+
+
+def edge(runs: Evidence) -> list[Record]:
+    """The talk: after gradient descent has converged, S_min <= S(W) <= 2/eta."""
+    if runs.learning_rate is None:
+        return [not_applicable("edge", "gradient descent; this is gradient flow")]
+    hypothesis = (
+        f"gradient descent that converged: {np.count_nonzero(runs.converged)} of {len(runs)} runs"
+    )
+    common: dict[str, Any] = {
+        "hypothesis": hypothesis,
+        "applies": runs.converged,
+        "room": runs.minimiser_room,
+        "place": runs.place("network"),
+    }
+    upper = compare(
+        "edge", runs.sharpness, 2.0 / runs.learning_rate, measured="smaller", part="upper", **common
+    )
+    if not runs.initial.architecture.linear:
+        return [upper]
+    return [
+        compare(
+            "edge",
+            runs.least_sharpness,
+            runs.sharpness,
+            measured="larger",
+            part="lower",
+            **common,
+        ),
+        upper,
+    ]
+
+
+def linear_stability(runs: Evidence) -> list[Record]:
+    """Section 1: a minimiser is linearly stable for gradient descent only if eta <= 2/S.
+
+    A minimiser is kicked along its top eigenvector v and followed at rates on both sides of 2/S:
+    the distance along v is multiplied by |1 - eta S| a step, more than 1 above and less below.
+    """
+    if not runs.one_output or not runs.converged.any():
+        return [not_applicable("linear-stability", "a minimiser of a linear network, one output")]
+    architecture = runs.initial.architecture
+    start = architecture.join(minimiser(runs))[None]
+    top = sharpness(runs.regression, Ensemble.from_flat(architecture, start), tolerance=1e-10)[0]
+    kick = KICK * float(np.linalg.norm(start))
+    pushed = np.repeat(start + kick * top.vector[None], len(MULTIPLES), axis=0)
+    rates = MULTIPLES * 2.0 / top.value
+    after = descend(
+        runs.regression, Ensemble.from_flat(architecture, pushed), rates, STEPS, tolerance=1e-300
+    )
+    moved = np.abs((after.ensemble.flat() - start) @ top.vector)
+    growth = (moved / kick) ** (1.0 / STEPS)
+    common: dict[str, Any] = {
+        "hypothesis": f"a minimiser with S = {top.value:.4g}, kicked along its top eigenvector",
+        "place": lambda index: f"depth {runs.depth}",
+    }
+    below, above = growth[:1], growth[1:]
+    predicted = np.abs(1.0 - rates * top.value)
+    return [
+        compare(
+            "linear-stability",
+            below,
+            1.0,
+            measured="smaller",
+            part="below 2/S it returns",
+            note=f"growth a step at 0.95 of 2/S; |1 - eta S| = {predicted[0]:.4g}",
+            **common,
+        ),
+        compare(
+            "linear-stability",
+            1.0,
+            above,
+            measured="larger",
+            part="above 2/S it leaves",
+            note=f"growth a step at 1.05 of 2/S; |1 - eta S| = {predicted[1]:.4g}",
+            **common,
+        ),
+    ]

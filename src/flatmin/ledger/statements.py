@@ -1,0 +1,92 @@
+"""The list of statements: what each is called, where it comes from, and what checks it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from flatmin.ledger import convergence, flatness, invariants, residual, small_scale, stability
+from flatmin.ledger.evidence import Evidence
+from flatmin.ledger.lemma_9 import lemma_9
+from flatmin.ledger.record import Record
+
+Check = Callable[[Evidence], list[Record]]
+Sweep = Callable[[Sequence[Evidence]], list[Record]]
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One statement. `check` sees runs of one architecture; `sweep` sees all of them at once."""
+
+    id: str
+    title: str
+    source: str
+    check: Check | None = None
+    sweep: Sweep | None = None
+
+
+def _lemma_9(runs: Evidence) -> list[Record]:
+    return lemma_9(runs.layers)
+
+
+STATEMENTS: tuple[Statement, ...] = (
+    Statement("lemma-1", "Balance is conserved", "the paper, Lemma 1", invariants.lemma_1),
+    Statement(
+        "lemma-2", "Rank one, equal norms, alignment", "the paper, Lemma 2", invariants.lemma_2
+    ),
+    Statement("lemma-3", "Products stay well conditioned", "the paper, Lemma 3"),
+    Statement("lemma-7", "Exponential decay", "the paper, Lemma 7", convergence.lemma_7),
+    Statement("lemma-8", "Risk and gradient of w", "the paper, Lemma 8", convergence.lemma_8),
+    Statement("lemma-9", "Perturbed products", "the paper, Lemma 9", _lemma_9),
+    Statement("theorem-1", "Bounds on S_min, |p| = 1", "the paper, Theorem 1", flatness.theorem_1),
+    Statement("theorem-2", "Bounds on S_min, any p", "the paper, Theorem 2", flatness.theorem_2),
+    Statement(
+        "theorem-3", "Polyak-Lojasiewicz inequality", "the paper, Theorem 3", convergence.theorem_3
+    ),
+    Statement(
+        "theorem-4", "Residual flow converges", "the paper, Theorem 4", sweep=residual.theorem_4
+    ),
+    Statement("theorem-5", "Several outputs", "the paper, Theorem 5", sweep=residual.theorem_5),
+    Statement("corollary-1", "Layer norms at the end", "the paper", small_scale.corollary_1),
+    Statement("corollary-2", "Sharpness, small start", "the paper", small_scale.corollary_2),
+    Statement("corollary-3", "Sharpness, residual start", "the paper", sweep=residual.corollary_3),
+    Statement(
+        "gradient-sandwich",
+        "Gradient between two products",
+        "the paper, section 5",
+        convergence.gradient_sandwich,
+    ),
+    Statement("edge", "S_min <= S <= 2/eta", "the talk", stability.edge),
+    Statement(
+        "linear-stability", "Stable only below 2/eta", "the paper", stability.linear_stability
+    ),
+    Statement("rescaling", "Sharpness has no limit", "the paper, section 3", flatness.rescaling),
+    Statement(
+        "exact-minimal-sharpness",
+        "S_min as a convex problem",
+        "this project",
+        flatness.exact_minimal_sharpness,
+    ),
+    Statement(
+        "flattest-minimiser",
+        "A minimiser with S = S_min",
+        "this project",
+        flatness.flattest_minimiser,
+    ),
+    Statement(
+        "vanishing-scale-limit",
+        "Where tiny weights end",
+        "this project",
+        sweep=small_scale.vanishing_scale_limit,
+    ),
+)
+
+FLOW_ONLY = (
+    invariants.lemma_1,
+    invariants.lemma_2,
+    convergence.lemma_7,
+    convergence.theorem_3,
+    small_scale.corollary_1,
+    small_scale.corollary_2,
+)
+"""Checks of what is proved for gradient flow and can be measured on gradient descent."""
