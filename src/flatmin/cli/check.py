@@ -49,9 +49,10 @@ def check(
     records = check_all(cases, [] if table is None else table.as_records())
     written = []
     if figures is not None:
+        from flatmin.ledger.check import all_records
         from flatmin.ledger.figures import write_figures
 
-        written = write_figures(cases, records, table, Path(figures))
+        written = write_figures(all_records(cases), table, Path(figures))
     if json:
         from json import dumps
 

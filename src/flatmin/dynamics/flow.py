@@ -1,14 +1,15 @@
 """Gradient flow of an ensemble: dW_k/dt = -grad_k, every network with its own steps and end.
 
-The integrator is `flow_kernel`; this is its calling side. Lemma 1 says that
-W_{k+1}' W_{k+1} - W_k W_k' does not change under gradient flow: its drift is in every result, next
-to the integrator's own error estimate.
+Two integrators with one step control: `flow_kernel` for networks with one output, `flow_batched`
+for several. This is their calling side. Lemma 1 says that W_{k+1}' W_{k+1} - W_k W_k' does not
+change under gradient flow: its drift is in every result, next to the integrator's own error
+estimate.
 """
 
 from __future__ import annotations
 
 from threading import Event, Lock
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +21,12 @@ from flatmin.dynamics.descent import Progress
 from flatmin.dynamics.measures import LAYER_MEASURES, drift, task
 from flatmin.dynamics.outcome import Outcome, Recording, State, Trace
 from flatmin.errors import SettingError
-from flatmin.network import Ensemble
+from flatmin.network import Architecture, Ensemble
 from flatmin.parallel import over_each, thread_count
 from flatmin.problem import Regression
 
 Float = NDArray[np.float64]
+Settings = tuple[float, float, float, float, float]
 
 RTOL = 1e-8
 # The absolute tolerance is this share of the relative one: small weights near the saddle at 0
@@ -56,40 +58,89 @@ def flow(
     `rejected`.
     """
     architecture = ensemble.architecture
-    if not architecture.linear or architecture.output is None:
-        raise SettingError("gradient flow is for linear networks with one output")
-    if architecture.inputs != regression.d:
-        raise SettingError(
-            f"the network takes {architecture.inputs} inputs but the data have {regression.d}"
-        )
+    _check_fit(regression, architecture)
     rtol, tolerance = check_positive("rtol", rtol), check_positive("tolerance", tolerance)
     atol = rtol * ATOL_SHARE if atol is None else check_positive("atol", atol)
     if not end > 0.0:
         raise SettingError(f"end must be a positive time, got {end!r}")
     if recording is not None:
         recording.check_for(architecture)
-    run = _Flow(regression, ensemble, recording)
-    settings = (rtol, atol, tolerance, run.settled, float(check_count("max_steps", max_steps)))
-    run.finish(settings, float(end), threads or thread_count(), progress)
+    # With several outputs other saddles lie between w = 0 and a minimiser.
+    share = 0.5 if architecture.output is not None else 1e-6
+    settled = share * (regression.risk_at_zero - regression.risk_min)
+    settings = (rtol, atol, tolerance, settled, float(check_count("max_steps", max_steps)))
+    integrator = _integrator(regression, ensemble, settings, float(end))
+    run = _Flow(regression, ensemble, integrator, recording)
+    run.finish(threads or thread_count(), progress)
     return run.outcome()
 
 
-class _Flow:
-    """An ensemble on its way: weights in lanes, the kernel's record, and the rows of the trace."""
+def _check_fit(regression: Regression, architecture: Architecture) -> None:
+    if not architecture.linear:
+        raise SettingError(
+            "gradient flow is for linear networks with one output or several, "
+            f"got activation {architecture.activation_name!r}"
+        )
+    if architecture.inputs != regression.d:
+        raise SettingError(
+            f"the network takes {architecture.inputs} inputs but the data have {regression.d}"
+        )
+    outputs = architecture.widths[-1] if architecture.output is None else 1
+    if outputs != regression.targets:
+        raise SettingError(f"the data have {regression.targets} targets, the network {outputs}")
+
+
+class _Integrator(Protocol):
+    """Networks in blocks on their way; `record` is `[block, FIELDS, network]` as in `flow_kernel`.
+
+    A block may be advanced while others are, and how a run is cut into slices changes no bits.
+    `whole` says that blocks are measured with the networks in them that ended.
+    """
+
+    record: Float
+    slice_steps: int
+    whole: bool
+
+    def advance(self, block: int, steps: int) -> None:
+        """At most `steps` attempted steps of every network of a block that has not ended."""
+        ...
+
+    def weights(self, block: int) -> Float:
+        """The weights of a block as `[network, P]`."""
+        ...
+
+    def distance(self, flat: Float) -> Float:
+        """|P - P*|_F^2 of networks given by their weights."""
+        ...
+
+
+def _integrator(
+    regression: Regression, ensemble: Ensemble, settings: Settings, end: float
+) -> _Integrator:
+    if ensemble.architecture.output is not None:
+        return _Lanes(regression, ensemble, settings, end)
+    from flatmin.dynamics.flow_batched import BatchedFlow
+
+    return BatchedFlow(regression, ensemble, settings, end)
+
+
+class _Lanes:
+    """Networks with one output, advanced by the compiled kernel."""
+
+    slice_steps = _SLICE
+    whole = True  # an idle lane costs nothing
 
     def __init__(
-        self, regression: Regression, ensemble: Ensemble, recording: Recording | None
+        self, regression: Regression, ensemble: Ensemble, settings: Settings, end: float
     ) -> None:
-        self._regression, self._recording = regression, recording
-        self._architecture = ensemble.architecture
-        self._task = task(regression, self._architecture)
+        from flatmin.dynamics import flow_kernel as kernel
+
+        self._regression, self._architecture = regression, ensemble.architecture
         # Networks end at very different steps: narrow blocks leave fewer lanes idle.
-        self._initial = Ensemble.from_flat(self._architecture, ensemble.flat(), _LANES)
-        self._weights = self._initial.lanes.copy()
-        self._rows: dict[int, list[dict[str, Float]]] = {}
-        self._vectors: dict[int, Float | None] = {}
-        self._last_time: dict[int, Float] = {}
-        self.settled = 0.5 * (regression.risk_at_zero - regression.risk_min)
+        self._weights = Ensemble.from_flat(self._architecture, ensemble.flat(), _LANES).lanes
+        self.record: Float = kernel.new_record(len(ensemble), _LANES)
+        self.record[:, kernel.END] = end
+        self._settings = settings
         self._shared = (
             np.array([self._architecture.inputs, *self._architecture.widths], dtype=np.int64),
             self._architecture.p,
@@ -97,123 +148,158 @@ class _Flow:
             regression.w_star,
         )
 
-    def finish(
-        self, settings: tuple[float, ...], end: float, threads: int, progress: Progress | None
-    ) -> None:
-        """Every block to its end, each by one thread at a time."""
+    def advance(self, block: int, steps: int) -> None:
+        """At most `steps` attempted steps of every lane of a block that has not ended."""
         from flatmin.dynamics import flow_kernel as kernel
 
-        blocks, _, lanes = self._weights.shape
-        self._record = kernel.new_record(len(self._initial), lanes)
-        self._record[:, kernel.END] = end
-        every = self._recording.every if self._recording is not None else _SLICE
-        lock = Lock()
+        lanes = (0.0,) * _LANES
+        where = (steps, block, block + 1)
+        kernel.flow(lanes, self._weights, *self._shared, self.record, *self._settings, *where)
+
+    def weights(self, block: int) -> Float:
+        """The weights of a block as `[network, P]`."""
+        return np.ascontiguousarray(self._weights[block].T)
+
+    def distance(self, flat: Float) -> Float:
+        """|w - w*|^2 of each network."""
+        w = backward(self._architecture.split(flat), self._architecture.p)[0]
+        return np.asarray(np.sum((w - self._regression.w_star) ** 2, axis=1))
+
+
+class _Flow:
+    """An ensemble on its way: the integrator and the rows of the trace."""
+
+    def __init__(
+        self,
+        regression: Regression,
+        ensemble: Ensemble,
+        integrator: _Integrator,
+        recording: Recording | None,
+    ) -> None:
+        self._regression, self._architecture = regression, ensemble.architecture
+        self._task = task(regression, self._architecture)
+        self._initial = ensemble.flat()
+        self._integrator, self._recording = integrator, recording
+        self._rows: dict[int, list[dict[str, Float]]] = {}
+        self._last_time: dict[int, Float] = {}
+        if recording is not None and "sharpness" in recording.quantities:
+            self._vectors = np.zeros_like(self._initial)
+
+    def finish(self, threads: int, progress: Progress | None) -> None:
+        """Every block to its end, each by one thread at a time."""
+        integrator, lock = self._integrator, Lock()
+        every = None if self._recording is None else self._recording.every
 
         def work(block: int, cancelled: Event) -> None:
-            if self._recording is not None:
-                self._call(settings, 0, block)
+            if every is not None:
+                integrator.advance(block, 0)
                 self._keep(block)
-            while not cancelled.is_set() and np.any(self._record[block, kernel.STATE] == 0):
-                before = self._attempts(block)
-                self._call(settings, every, block)
-                if self._recording is not None:
+            missing = every or integrator.slice_steps
+            while self._running(block).any() and not cancelled.is_set():
+                before, steps = self._attempts(block), min(missing, integrator.slice_steps)
+                integrator.advance(block, steps)
+                missing -= steps
+                if every is not None and (missing == 0 or not self._running(block).any()):
                     self._keep(block)
+                missing = missing or every or integrator.slice_steps
                 if progress is not None:
                     with lock:
                         progress(int(self._attempts(block) - before))
 
-        over_each(work, blocks, threads)
+        over_each(work, len(integrator.record), threads)
 
-    def _call(self, settings: tuple[float, ...], steps: int, block: int) -> None:
+    def _running(self, block: int) -> NDArray[np.bool_]:
         from flatmin.dynamics import flow_kernel as kernel
 
-        lanes = (0.0,) * self._weights.shape[2]
-        kernel.flow(
-            lanes, self._weights, *self._shared, self._record, *settings, steps, block, block + 1
-        )
+        return np.asarray(self._integrator.record[block, kernel.STATE] == kernel.RUNNING)
 
     def _attempts(self, block: int) -> float:
         from flatmin.dynamics import flow_kernel as kernel
 
-        record = self._record[block]
+        record = self._integrator.record[block]
         return float(np.max(record[kernel.ACCEPTED] + record[kernel.REJECTED]))
 
     def _members(self, block: int) -> slice:
-        lanes = self._weights.shape[2]
-        return slice(block * lanes, min((block + 1) * lanes, len(self._initial)))
+        size = self._integrator.record.shape[2]
+        return slice(block * size, min((block + 1) * size, len(self._initial)))
 
     def _keep(self, block: int) -> None:
-        """One record of a block; lanes that ended before it are NaN."""
+        """One record of a block; networks that ended before it are NaN."""
         from flatmin.dynamics import flow_kernel as kernel
 
         recording = self._recording
         assert recording is not None
         members = self._members(block)
         count = members.stop - members.start
-        flat = self._weights[block].T[:count].copy()
-        record = self._record[block][:, :count]
         rows = self._rows.setdefault(block, [])
+        record = self._integrator.record[block][:, :count]
         time = record[kernel.TIME] + record[kernel.TIME_LOW]
-        row: dict[str, Float] = {"time": time.copy()}
+        moved = time != self._last_time[block] if rows else np.ones(count, dtype=bool)
+        going = np.flatnonzero(moved | self._running(block)[:count] | self._integrator.whole)
+        chosen = np.arange(members.start, members.stop)[going]
+        flat = self._integrator.weights(block)[going]
+        row = {"time": time[going]}
         if "risk" in recording.quantities:
-            row["risk"] = record[kernel.EXCESS].copy()
+            row["risk"] = record[kernel.EXCESS, going]
         if "gradient" in recording.quantities:
-            row["gradient"] = np.sqrt(record[kernel.GRADIENT])
+            row["gradient"] = np.sqrt(record[kernel.GRADIENT, going])
         if "distance" in recording.quantities:
-            row["distance"] = self._distance(flat)
+            row["distance"] = self._integrator.distance(flat)
         if "sharpness" in recording.quantities:
-            found = sharpness(
-                self._regression,
-                Ensemble.from_flat(self._architecture, flat),
-                tolerance=recording.sharpness_tolerance,
-                start=self._vectors.get(block),
-            )
-            # A start without a random part could follow an eigenvector that is no longer the top.
-            self._vectors[block] = found.vector if len(rows) % 8 else None
-            row["sharpness"], row["sharpness_residual"] = found.value, found.residual
-        layers, initial = self._architecture.split(flat), self._initial.flat()[members]
+            row |= self._sharpness(flat, chosen, len(rows), recording.sharpness_tolerance)
+        layers, initial = self._architecture.split(flat), self._initial[chosen]
         for name in recording.layers:
             row[name] = LAYER_MEASURES[name](layers, self._architecture.split(initial), self._task)
-        if rows:
-            ended = time == self._last_time[block]
-            for values in row.values():
-                values[ended] = np.nan
-            time = np.where(ended, self._last_time[block], time)
+        rows.append({})
+        for name, values in row.items():
+            rows[-1][name] = np.full((count, *values.shape[1:]), np.nan)
+            rows[-1][name][moved] = values[moved[going]]
         self._last_time[block] = time
-        rows.append(row)
 
-    def _distance(self, flat: Float) -> Float:
-        w = backward(self._architecture.split(flat), self._architecture.p)[0]
-        return np.asarray(np.sum((w - self._regression.w_star) ** 2, axis=1))
+    def _sharpness(
+        self, flat: Float, members: NDArray[np.int64], number: int, tolerance: float
+    ) -> dict[str, Float]:
+        """Sharpness of some networks for record `number`, from their last eigenvectors."""
+        start: Float | None = self._vectors[members]
+        # A start without a random part could follow an eigenvector that is no longer the top.
+        if number == 0 or number % 8 == 1 or not np.all(np.any(start, axis=1)):
+            start = None
+        ensemble = Ensemble.from_flat(self._architecture, flat)
+        found = sharpness(self._regression, ensemble, tolerance=tolerance, start=start)
+        self._vectors[members] = found.vector
+        return {"sharpness": found.value, "sharpness_residual": found.residual}
 
     def outcome(self) -> Outcome:
         """The record of the end."""
         from flatmin.dynamics import flow_kernel as kernel
 
-        n = len(self._initial)
+        n, integrator = len(self._initial), self._integrator
 
         def field(row: int) -> Float:
-            return self._record[:, row].reshape(-1)[:n].copy()
+            return integrator.record[:, row].reshape(-1)[:n].copy()
 
         words = {
             kernel.CONVERGED: State.CONVERGED,
             kernel.REACHED: State.TIME_REACHED,
             kernel.STALLED: State.STALLED,
         }
-        final = Ensemble(self._architecture, self._weights, n)
-        layers = final.layers()
-        moved = drift(layers, self._initial.layers())
+        blocks = range(len(integrator.record))
+        flat = np.concatenate([integrator.weights(block) for block in blocks])[:n]
+        split = self._architecture.split
+        with np.errstate(over="ignore", invalid="ignore"):
+            distance = integrator.distance(flat)
+            moved = drift(split(flat), split(self._initial)).max(axis=1, initial=0.0)
         return Outcome(
-            final,
+            Ensemble.from_flat(self._architecture, flat, _LANES),
             np.array([words[int(code)].value for code in field(kernel.STATE)]),
             field(kernel.ACCEPTED).astype(np.int64),
             field(kernel.EXCESS),
-            self._distance(final.flat()),
+            distance,
             np.sqrt(field(kernel.GRADIENT)),
             self._trace(),
             {
                 "time": field(kernel.TIME) + field(kernel.TIME_LOW),
-                "drift": moved.max(axis=1, initial=0.0),
+                "drift": moved,
                 "error": field(kernel.ERROR),
                 "rejected": field(kernel.REJECTED),
             },

@@ -22,13 +22,15 @@ def check(cases: Sequence[Evidence], lemma_3: Sequence[Record] = ()) -> list[Rec
     >>> {record.statement for record in records if record.verdict == "violated"}
     set()
     """
-    if not cases:
+    if not sum(len(runs) for runs in cases):
         raise DataError("there is no run to check: none has finished without diverging")
-    records: list[Record] = []
-    for statement in STATEMENTS:
-        records += merge(_records(statement, cases, lemma_3))
     notes = rate_notes(cases)
-    return [_with_note(record, notes) for record in records]
+    return [_with_note(record, notes) for record in merge(all_records(cases, lemma_3))]
+
+
+def all_records(cases: Sequence[Evidence], lemma_3: Sequence[Record] = ()) -> list[Record]:
+    """One record per statement, part and piece of evidence, in the order of `STATEMENTS`."""
+    return [record for one in STATEMENTS for record in _records(one, cases, lemma_3)]
 
 
 def _records(

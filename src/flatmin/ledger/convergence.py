@@ -182,12 +182,14 @@ def lemma_7(runs: Evidence) -> list[Record]:
     """Lemma 7: if |grad R|^2 >= mu (R - R_min) from time 0 on, then
     R(t) - R_min <= (R(0) - R_min) exp(-mu t) under gradient flow.
 
-    mu is the largest number for which the hypothesis is true on the records of the run. The lemma
-    does not depend on where time begins: it is checked from the start of the run, and from where
-    half of the excess risk is gone, since near a saddle mu is almost 0.
+    mu is what the paper's proofs use: the least value along the run of the lower side of the
+    gradient sandwich, summed over layers. The lemma does not depend on where time begins: it is
+    checked from the start of the run, and from where half of the excess risk is gone, since near a
+    saddle mu is almost 0.
     """
-    if runs.time is None or not {"risk", "gradient"} <= set(runs.trace):
-        return [not_applicable("lemma-7", "gradient flow", "not measured along gradient flow")]
+    hypothesis = "gradient flow of a linear network"
+    if runs.time is None or not {"risk", "gradient", "gradient_floor"} <= set(runs.trace):
+        return [not_applicable("lemma-7", hypothesis, "not measured along gradient flow")]
     excess = runs.trace["risk"]
     half = np.argmax(excess <= 0.5 * excess[0], axis=0)
     return [
@@ -203,13 +205,13 @@ def _decay(runs: Evidence, start: NDArray[np.int_], part: str) -> Record:
     networks = np.arange(len(runs))
     later = np.arange(len(time))[:, None] >= start
     with np.errstate(divide="ignore", invalid="ignore"):
-        rate = np.where(later, gradient**2 / excess, np.nan)
+        rate = np.sum(runs.trace["gradient_floor"] ** 2, axis=2) / excess
+    rate = np.where(later, rate, np.nan)
     mu = np.nanmin(rate, axis=0)
     passed = np.maximum(time - time[start, networks], 0.0)
     # Between two records the rate may be lower than at both, by as much as it changes across.
     change = np.abs(np.diff(rate, axis=0)) * np.diff(time, axis=0)
     between = np.vstack([np.zeros(len(runs)), np.nancumsum(change, axis=0)])
-    condition = f"|grad R|^2 >= mu (R - R_min) with mu = {_span(mu)}, as measured"
     # The integrator's error e moves the risk by at most |grad R| e.
     error = np.zeros(len(runs)) if runs.error is None else runs.error
     return compare(
@@ -218,7 +220,7 @@ def _decay(runs: Evidence, start: NDArray[np.int_], part: str) -> Record:
         excess[start, networks] * np.exp(-mu * passed),
         measured="smaller",
         part=part,
-        hypothesis=f"gradient flow, {condition}",
+        hypothesis=f"gradient flow, |grad R|^2 >= mu (R - R_min) with mu = {_span(mu)}",
         applies=((mu > 0.0) & runs.flow)[None, :],
         flow_only=not runs.flow,
         room=gradient * error + (runs.rounding(excess) + np.expm1(between)) * excess,

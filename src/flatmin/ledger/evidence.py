@@ -200,7 +200,7 @@ class Evidence:
                 words.append(f"layer {found['layer'] + 1}")
             return ", ".join(words)
 
-        return describe
+        return Place(describe, axes)
 
     def _moment(self, record: int, network: int) -> str:
         for name, sign in (("time", "t = "), ("step", "step ")):

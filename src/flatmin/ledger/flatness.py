@@ -27,7 +27,7 @@ def theorem_1(runs: Evidence) -> list[Record]:
     """Theorem 1 (|p| = 1): 2 |w*|^{2-2/L} L a <= S_min
     <= 2 |w*|^{2-2/L} sqrt((2L-1) Lam^2 + (L-1)^2 a^2)."""
     met = runs.one_output and abs(runs.output_norm - 1.0) < NORM_ERROR
-    return _bounds("theorem-1", runs, f"one output, |p| = {runs.output_norm:.4g} = 1", met)
+    return _bounds("theorem-1", runs, f"one output, |p| = 1 (here {runs.output_norm:.4g})", met)
 
 
 def theorem_2(runs: Evidence) -> list[Record]:
@@ -69,6 +69,8 @@ def _bounds(statement: str, runs: Evidence, hypothesis: str, met: bool) -> list[
         "applies": [met],
         "room": 100.0 * EPSILON * found.exact,
         "place": lambda index: f"depth {runs.depth}",
+        "x": [runs.depth],
+        "x_name": "depth L",
     }
     return [
         compare(statement, [found.lower], [found.exact], measured="larger", part="lower", **common),
@@ -166,6 +168,8 @@ def rescaling(runs: Evidence) -> list[Record]:
             room=room,
             network_axis=1,
             place=lambda index: f"depth {depth}, C = {FACTORS[index[0]]:.3g}",
+            x=FACTORS,
+            x_name="C",
             note=f"S grows from {found.value[0]:.4g} at C = 1 to {found.value[-1]:.4g} at "
             f"C = {FACTORS[-1]:.4g}",
         )

@@ -4,7 +4,7 @@
 | ------------ | ---------------------------------------------------------------------------- |
 | small-init   | MLPs with one layer 0, at the scale of assumption (A2) and 10 and 100 times it |
 | residual     | residual networks with and without noise, L and d doubled twice               |
-| multivariate | the same with several outputs                                                |
+| multivariate | the same with several outputs and no p                                       |
 
 Data are drawn anew for every seed.
 """
@@ -86,17 +86,28 @@ def residual(seed: int) -> list[Part]:
         for d, depth in SIZES:
             p = residual_output_vector(d, seed)
             samples = near(p[None], seed, "residual", number)
-            runs += _residual(samples, Architecture.residual(d, depth, p), seed, number, 12)
+            runs += _residual(samples, Architecture.residual(d, depth, p), seed, number)
     return runs
 
 
 def multivariate(seed: int) -> list[Part]:
-    """Square networks without p; the target is near the identity."""
+    """Square networks without p, each with data of its own: the target is near the initial product.
+
+    The product of the initial weights is further from the identity the larger d is, so that a
+    target near the identity would not keep the initial risk small.
+    """
     runs: list[Part] = []
-    for number in range(3):
+    for number in range(8):
         for d, depth in SIZES:
-            samples = near(np.eye(d), seed, "multivariate", number)
-            runs += _residual(samples, Architecture.multivariate(d, depth, d), seed, number, 4)
+            architecture = Architecture.multivariate(d, depth, d)
+            addresses = [("multivariate", number, d, depth)]
+            for noise in (0.0, NOISE):
+                initial = initialise(architecture, "residual", noise, seed, addresses)
+                product = np.linalg.multi_dot(initial.matrices()[0][::-1])
+                samples = near(product, seed, "multivariate", number)
+                runs.append(
+                    partial(_flow, samples, architecture, "residual", noise, seed, addresses)
+                )
     return runs
 
 
@@ -108,22 +119,20 @@ PRESETS: dict[str, Callable[[int], list[Part]]] = {
 
 
 def near(rows: Float, seed: int, *address: str | int) -> Samples:
-    """Gaussian data whose target has the given rows, each moved by 0.3, and noise."""
+    """Gaussian data whose target is the given matrix moved by 0.5, whatever its size, and noise."""
     outputs, d = rows.shape
     random = generator(seed, *address, d)
     X = random.standard_normal((10 * d, d))
     move = random.standard_normal((outputs, d))
-    target = rows + 0.3 * move / np.linalg.norm(move, axis=1, keepdims=True)
+    target = rows + 0.5 * move / np.linalg.norm(move)
     Y = X @ target.T + 0.1 * random.standard_normal((10 * d, outputs))
     return Samples.from_arrays(X, Y[:, 0] if outputs == 1 else Y)
 
 
-def _residual(
-    samples: Samples, architecture: Architecture, seed: int, number: int, networks: int
-) -> list[Part]:
+def _residual(samples: Samples, architecture: Architecture, seed: int, number: int) -> list[Part]:
     """Runs without noise (all networks are then the same one) and with it."""
     d, depth = architecture.inputs, architecture.depth
-    addresses = [("residual", number, d, depth, i) for i in range(networks)]
+    addresses = [("residual", number, d, depth, i) for i in range(12)]
     return [
         partial(_flow, samples, architecture, "residual", 0.0, seed, addresses[:1]),
         partial(_flow, samples, architecture, "residual", NOISE, seed, addresses),

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -22,7 +22,34 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Float = NDArray[np.float64]
-Place = Callable[[tuple[int, ...]], str]
+Describe = Callable[[tuple[int, ...]], str]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Names for the entries of an array, and what its axes count: records, networks, layers."""
+
+    describe: Describe
+    axes: tuple[str, ...] = ()
+
+    def __call__(self, index: tuple[int, ...]) -> str:
+        return self.describe(index)
+
+
+@dataclass(frozen=True, eq=False)
+class Sides:
+    """Both sides of a comparison, entry by entry: what a picture is made of.
+
+    `axes` names the axes as `Place` does; `x` is what a one-dimensional comparison runs over.
+    """
+
+    measured: Float
+    bound: Float
+    slack: Float
+    room: Float
+    axes: tuple[str, ...]
+    x: Float | None = None
+    x_name: str = ""
 
 
 class Verdict(StrEnum):
@@ -56,10 +83,12 @@ class Record:
     flow_only: bool = False
     """Proved for gradient flow and measured on gradient descent."""
     note: str = ""
+    sides: Sides | None = field(default=None, repr=False, compare=False)
 
     def as_dict(self) -> dict[str, Any]:
         """The record as plain values, ready for JSON; what is not finite is None."""
-        fields = dataclasses.asdict(self)
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        del fields["sides"]
         for name in ("bound", "measured", "slack", "room", "error"):
             value = fields[name]
             fields[name] = None if value is None or not np.isfinite(value) else float(value)
@@ -73,17 +102,19 @@ def compare(
     *,
     measured: str,
     hypothesis: str,
-    place: Place,
+    place: Place | Describe,
     applies: ArrayLike = True,
     room: ArrayLike = 0.0,
     network_axis: int = 0,
+    x: ArrayLike | None = None,
+    x_name: str = "",
     **fields: Any,
 ) -> Record:
     """The record of `smaller <= larger + room` over arrays, at the entry with the least slack.
 
     `measured` says which side was measured: "smaller" or "larger". `applies` says for which entries
     the hypotheses are met; entries that are not finite were not measured. `place` names an entry
-    and `network_axis` is the axis that counts networks.
+    and `network_axis` is the axis that counts networks; `x` is what a picture runs over.
     """
     arrays = (np.asarray(values, dtype=float) for values in (smaller, larger, room))
     low, high, spare, meets = np.broadcast_arrays(*arrays, np.asarray(applies, dtype=bool))
@@ -119,6 +150,14 @@ def compare(
         room=float(spare[index]),
         networks=int(np.count_nonzero(counted.any(axis=others))),
         violations=int(np.count_nonzero(broken.any(axis=others))),
+        sides=Sides(
+            *((low, high) if measured == "smaller" else (high, low)),
+            np.where(known, slack, np.nan),
+            spare,
+            place.axes if isinstance(place, Place) else (),
+            None if x is None else np.asarray(x, dtype=float),
+            x_name,
+        ),
         **fields,
     )
 

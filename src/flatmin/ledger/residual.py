@@ -177,29 +177,33 @@ def _doubling(
     name: str,
     flow: bool,
 ) -> Record | None:
-    """x_3 <= max(x_1, x_2) + max(x_2 - x_1, 0) for the means at the three largest sizes.
+    """x_3 <= max(x_1, x_2) + max(x_2 - x_1, 0) for the means at any three sizes in a row.
 
     Data set number i is paired across sizes (for a sweep of L it is the same data set).
     """
     if len(table) < 3:
         return None
-    sizes = list(table)[-3:]
-    count = min(len(table[size]) for size in sizes)
-    x = np.array([table[size][:count] for size in sizes])
-    rises = np.mean(x[1]) > np.mean(x[0])
-    bound = 2.0 * x[1] - x[0] if rises else x[0]
-    listed = ", ".join(f"{np.mean(values):.4g} at {size}" for size, values in table.items())
+    sizes = list(table)
+    count = min(len(values) for values in table.values())
+    x = np.array([values[:count] for values in table.values()])
+    means, bound, room = x.mean(axis=1), np.full(len(x), np.nan), np.zeros(len(x))
+    for i in range(2, len(x)):
+        limit = 2.0 * x[i - 1] - x[i - 2] if means[i - 1] > means[i - 2] else x[i - 2]
+        bound[i], room[i] = limit.mean(), _half_width(x[i] - limit)
+    listed = ", ".join(f"{mean:.4g} at {size}" for size, mean in zip(sizes, means, strict=True))
     return compare(
         statement,
-        [float(np.mean(x[2]))],
-        [float(np.mean(bound))],
+        means,
+        bound,
         measured="smaller",
         part=part,
         hypothesis=hypothesis,
-        room=_half_width(x[2] - bound),
+        room=room,
         applies=flow,
         flow_only=not flow,
-        place=lambda index: f"{name[-1]} = {sizes[-1]}",
+        place=lambda index: f"{name[-1]} = {sizes[index[0]]}",
+        x=sizes,
+        x_name=name[-1],
         note=f"constant measured: {name}: {listed}",
     )
 

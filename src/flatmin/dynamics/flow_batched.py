@@ -1,0 +1,288 @@
+"""Gradient flow of linear networks with several outputs, in NumPy over a batch of networks.
+
+With P = W_L...W_1, B_L = I, B_{k-1} = B_k W_k, C_1 = 2 Sigma (P - P*)' and C_{k+1} = W_k C_k
+the flow is
+
+    dW_k/dt = -B_k' C_k'                             excess risk tr((P - P*) Sigma (P - P*)')
+
+integrated by the method of `tableau` under the step control of `flow_kernel`, whose record it
+keeps: every network has its own time, step, error control and end. Networks that ended are left
+out of the batch.
+
+It is NumPy because its work is products of matrices, which BLAS does well. The derivative of a
+layer has the rank of the number of outputs, so keeping it as factors, as `flow_kernel` does, saves
+less the more outputs there are. Against SciPy's DOP853 with the same gradient, one network at a
+time, to the same end at rtol 1e-8, processor time on one core (medians of twelve rounds): 13.5
+times less for 100 networks of d = m = 5 and L = 5, 3.1 times less for 20 of d = 20, m = 5 and
+L = 4, the same for 4 of d = 64, m = 8 and L = 3. A single small network, where the interpreter's
+cost is all there is, takes 1.6 times as long as with SciPy.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flatmin.dynamics.flow_kernel import (
+    ACCEPTED,
+    CEILING,
+    CONVERGED,
+    CUT,
+    END,
+    ERROR,
+    EXCESS,
+    FASTEST,
+    GRADIENT,
+    HUGE,
+    LAST,
+    LEAST_ERROR,
+    PREVIOUS,
+    REACHED,
+    REJECTED,
+    ROUNDING,
+    RUNNING,
+    SAFETY,
+    SHARE,
+    SLOWEST,
+    STALLED,
+    STATE,
+    STEP,
+    TIME,
+    TIME_LOW,
+    TINY,
+    new_record,
+)
+from flatmin.dynamics.tableau import (
+    COEFFICIENTS,
+    COUNTS,
+    FIFTH,
+    FINAL,
+    SIZE,
+    STAGES,
+    THIRD,
+    THIRD_AT,
+    UPDATE,
+)
+from flatmin.network import Architecture, Ensemble
+from flatmin.problem import Regression
+
+Float = NDArray[np.float64]
+
+# The slopes of a block take about this much: large batches share the interpreter's cost.
+_BLOCK_BYTES = 4 << 20
+# Flops a slice may take: about a tenth of a second.
+_SLICE_FLOPS = 2e8
+_MOST_STEPS = 64
+
+# Rows that turn the slopes of all stages into where stage s is, and into change, e5 and e3.
+_BEFORE = np.zeros((SIZE, SIZE))
+for _s in range(SIZE):
+    _BEFORE[_s, STAGES[_s, : COUNTS[_s]]] = COEFFICIENTS[_s, : COUNTS[_s]]
+_AFTER = np.zeros((3, SIZE))
+_AFTER[0, FINAL] = _AFTER[2, FINAL] = UPDATE
+_AFTER[1, FINAL] = FIFTH
+_AFTER[2, FINAL[THIRD_AT]] -= THIRD
+
+
+class BatchedFlow:
+    """Networks on their way: weights `[block, network, P]` and `flow_kernel`'s record of them."""
+
+    whole = False
+
+    def __init__(
+        self,
+        regression: Regression,
+        ensemble: Ensemble,
+        settings: tuple[float, float, float, float, float],
+        end: float,
+    ) -> None:
+        self._risk = _Risk(regression, ensemble.architecture)
+        self._rtol, self._atol, self._tolerance, self._settled, self._most = settings
+        networks, parameters = len(ensemble), ensemble.architecture.parameters
+        fitting = max(1, _BLOCK_BYTES // (8 * SIZE * parameters))
+        size = min(fitting, networks)
+        self.record: Float = new_record(networks, size)
+        self.record[:, END] = end
+        self._weights = np.zeros((len(self.record), size, parameters))
+        self._weights.reshape(-1, parameters)[:networks] = ensemble.flat()
+        flops = 6.0 * SIZE * ensemble.architecture.widths[-1] * parameters * size
+        self.slice_steps = max(1, min(_MOST_STEPS, int(_SLICE_FLOPS / flops)))
+
+    def weights(self, block: int) -> Float:
+        """The weights of a block as `[network, P]`."""
+        weights: Float = self._weights[block]
+        return weights
+
+    def distance(self, flat: Float) -> Float:
+        """|P - P*|_F^2 of each network."""
+        return _squares(self._risk.error(flat))
+
+    def advance(self, block: int, steps: int) -> None:
+        """At most `steps` attempted steps of every network of a block that has not ended."""
+        weights, record = self._weights[block], self.record[block]
+        # A step that overflows has an error that is no number, and is rejected.
+        with np.errstate(all="ignore"):
+            for tried in range(steps + 1):
+                going = np.flatnonzero(record[STATE] == RUNNING)
+                w, row = weights[going], record[:, going]
+                slope = np.empty_like(w)
+                row[EXCESS] = self._risk.excess(self._risk.derive(w, slope))
+                row[GRADIENT] = _squares(slope)
+                row[STATE] = self._next_state(row)
+                record[:, going] = row
+                running = row[STATE] == RUNNING
+                if tried == steps or not running.any():
+                    break
+                going = going[running]
+                weights[going], record[:, going] = self._attempt(
+                    w[running], row[:, running], slope[running]
+                )
+
+    def _next_state(self, row: Float) -> Float:
+        """The states of running networks after a step; h = 0 is a network not yet begun."""
+        h = row[STEP]
+        stalled = (row[ACCEPTED] + row[REJECTED] >= self._most) | ~np.isfinite(row[GRADIENT])
+        stalled |= (h > 0.0) & (h <= 2.0**-100 * row[TIME] + TINY)
+        state = np.where(stalled, STALLED, RUNNING)
+        state = np.where(_remaining(row) > 0.0, state, REACHED)
+        flat = row[GRADIENT] <= self._tolerance**2
+        return np.where(flat & (row[EXCESS] <= self._settled), CONVERGED, state).astype(float)
+
+    def _attempt(self, w: Float, row: Float, slope: Float) -> tuple[Float, Float]:
+        """Weights and record after one attempted step, the last one fitted to what remains."""
+        h = row[STEP]
+        if not h.all():
+            h = np.where(h > 0.0, h, self._first_step(w, slope))
+        remaining = _remaining(row)
+        free = LAST * h < remaining
+        move = np.where(free, h, remaining)
+        slopes = np.empty((len(w), SIZE, w.shape[1]))
+        slopes[:, 0] = slope
+        for s in range(1, SIZE):
+            self._risk.derive(w - move[:, None] * (_BEFORE[s, :s] @ slopes[:, :s]), slopes[:, s])
+        change, e5, e3 = (-move[:, None, None] * (_AFTER @ slopes)).transpose(1, 0, 2)
+        new = w + change
+        e, local = self._errors(w, new, change, e5, e3)
+
+        accept = e < 1.0
+        bounded = _larger(e, 1e-30)
+        e8 = _eighth(bounded)
+        e16 = np.sqrt(e8)
+        up = SAFETY * np.sqrt(np.sqrt(_eighth(row[PREVIOUS]))) / (e16 * np.sqrt(e16))
+        up = _larger(_smaller(up, row[CEILING]), SLOWEST)
+        down = np.where(e < HUGE, _larger(SAFETY / e8, SLOWEST), CUT)
+        grown = move * up
+        # A step fitted to the end leaves h for what follows.
+        grown = _smaller(np.where(free, grown, _larger(grown, h)), HUGE)
+        # Time is a sum of two numbers; this is the exact sum of it and the step.
+        addend = row[TIME_LOW] + move
+        ahead = row[TIME] + addend
+        gained = ahead - row[TIME]
+        rest = (row[TIME] - (ahead - gained)) + (addend - gained)
+
+        after = row.copy()
+        after[TIME] = np.where(accept, np.where(free, ahead, row[END]), row[TIME])
+        after[TIME_LOW] = np.where(accept, np.where(free, rest, 0.0), row[TIME_LOW])
+        after[STEP] = np.where(accept, grown, move * down)
+        after[PREVIOUS] = np.where(accept, _larger(bounded, LEAST_ERROR), row[PREVIOUS])
+        after[CEILING] = np.where(accept, FASTEST, 1.0)
+        after[ACCEPTED] += accept
+        after[REJECTED] += ~accept
+        after[ERROR] += np.where(accept, local, 0.0)
+        return np.where(accept[:, None], new, w), after
+
+    def _errors(
+        self, w: Float, new: Float, change: Float, e5: Float, e3: Float
+    ) -> tuple[Float, Float]:
+        """A step's error in units of what is allowed, and in the weights' own."""
+        unit = self._atol + self._rtol * np.maximum(np.abs(w), np.abs(new))
+        fifth, third = _squares(e5 / unit), _squares(e3 / unit)
+        scaled = fifth / np.sqrt(w.shape[1] * (fifth + 0.01 * third) + TINY)
+        fifth, third = _squares(e5), _squares(e3)
+        local = fifth / np.sqrt(fifth + 0.01 * third + TINY)
+        share = SHARE * np.sqrt(_squares(change)) + ROUNDING * np.sqrt(_squares(new)) + TINY
+        return _larger(local / share, scaled), local
+
+    def _first_step(self, w: Float, slope: Float) -> Float:
+        """After Hairer: 1 % of W along K_0, then (0.01 / max(K, K'))^(1/8)."""
+        unit = self._atol + self._rtol * np.abs(w)
+
+        def size(x: Float) -> Float:
+            return np.asarray(np.sqrt(_squares(x / unit) / w.shape[1]))
+
+        steepness = size(slope)
+        guess = 0.01 * size(w) / steepness
+        guess = np.where(guess > TINY, _smaller(guess, HUGE), 1e-6)
+        there = np.empty_like(w)
+        self._risk.derive(w - guess[:, None] * slope, there)
+        steepness = _larger(size(there - slope) / guess, steepness)
+        return _smaller(_eighth(0.01 / (steepness + TINY)), 100.0 * guess)
+
+
+class _Risk:
+    """The risk as a function of flat weights `[network, P]`.
+
+    NumPy multiplies a batch of matrices one by one, each by the same call of BLAS, and sums
+    contiguous rows one by one: a network's bits do not depend on the rest of the batch.
+    """
+
+    def __init__(self, regression: Regression, architecture: Architecture) -> None:
+        self._architecture = architecture
+        self._p_star = np.atleast_2d(regression.w_star.T)
+        self._twice_sigma, self._root = 2.0 * regression.sigma, regression.sigma_root
+
+    def error(self, flat: Float) -> Float:
+        """P - P*."""
+        return self._products(self._architecture.split(flat))[-1] - self._p_star
+
+    def derive(self, flat: Float, gradient: Float) -> Float:
+        """Write the gradient to `gradient` and return P - P*."""
+        layers, slots = self._architecture.split(flat), self._architecture.split(gradient)
+        b = self._products(layers)
+        error = b.pop() - self._p_star
+        c = self._twice_sigma @ _t(error)
+        for w, slot in zip(layers[:-1], slots[:-1], strict=True):
+            np.matmul(_t(b.pop()), _t(c), out=slot)
+            c = w @ c
+        slots[-1][:] = _t(c)
+        return error
+
+    def excess(self, error: Float) -> Float:
+        """tr((P - P*) Sigma (P - P*)'), as a sum of squares."""
+        return _squares(error @ self._root)
+
+    @staticmethod
+    def _products(layers: list[Float]) -> list[Float]:
+        """B_{L-1}, ..., B_0 = P."""
+        b = [layers[-1]]
+        for w in layers[-2::-1]:
+            b.append(b[-1] @ w)
+        return b
+
+
+def _t(m: Float) -> Float:
+    return m.transpose(0, 2, 1)
+
+
+def _squares(x: Float) -> Float:
+    """The sum of squares of each network's numbers."""
+    return np.asarray(np.sum(np.square(x).reshape(len(x), -1), axis=1))
+
+
+def _remaining(row: Float) -> Float:
+    return np.asarray(row[END] - row[TIME] - row[TIME_LOW])
+
+
+def _larger(x: Float, y: Float | float) -> Float:
+    """max(x, y); y where x is not a number."""
+    return np.where(x > y, x, y)
+
+
+def _smaller(x: Float, y: Float | float) -> Float:
+    """min(x, y); y where x is not a number."""
+    return np.where(x < y, x, y)
+
+
+def _eighth(x: Float) -> Float:
+    """x^(1/8) by square roots, whose bits are the same everywhere."""
+    return np.asarray(np.sqrt(np.sqrt(np.sqrt(x))))

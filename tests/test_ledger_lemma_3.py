@@ -1,0 +1,232 @@
+"""Lemma 3 by Monte Carlo: formulas, the draws, the confidence limits and the verdicts."""
+
+from __future__ import annotations
+
+import mpmath
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+
+from flatmin.errors import SettingError
+from flatmin.ledger import lemma_3 as module
+from flatmin.ledger.lemma_3 import (
+    US,
+    Curve,
+    Extremes,
+    Lemma3Table,
+    Status,
+    confidence_interval,
+    extreme_singular_values,
+    failure_bound,
+    lemma_3,
+    network_count,
+    norm_ceiling,
+    pushed,
+    sample,
+    singular_value_floor,
+    theta_ball,
+)
+from flatmin.ledger.lemma_3_figure import lemma_3_figure
+from flatmin.ledger.lemma_9 import perturbed, rank_one_theta
+from flatmin.ledger.record import Verdict
+from flatmin.seeds import generator
+
+GRID = {"dimensions": (4, 8), "depths": (3, 10), "scales": (0.25, 1.0)}
+
+
+@pytest.fixture(scope="module")
+def table() -> Lemma3Table:
+    return lemma_3(draws=200, **GRID)
+
+
+@pytest.mark.parametrize(("s", "u", "d"), [(0.25, 0.05, 4), (0.5, 1.3, 32), (1.0, 3.0, 7)])
+def test_formulas_against_mpmath(s: float, u: float, d: int) -> None:
+    e, S, U = mpmath.e, mpmath.mpf(s), mpmath.mpf(u)
+    assert norm_ceiling(s, u) == pytest.approx(float(4 * e ** (S * S / 2 + U)), rel=1e-14)
+    expected = 1 / (4 * e ** (2 * S * S / d + U))
+    assert singular_value_floor(s, u, d) == pytest.approx(float(expected), rel=1e-14)
+    expected = 8 * e ** (-d * (U / S) ** 2 / 32)
+    assert failure_bound(s, u, d) == pytest.approx(float(expected), rel=1e-13)
+    expected = 1 / (64 * e ** (2 * S * S + 4 * U))
+    assert theta_ball(s, u) == pytest.approx(float(expected), rel=1e-14)
+
+
+@pytest.mark.parametrize("d", [3, 4, 5, 32])
+def test_lemma_9_covers_the_ball_from_dimension_four_on(d: int) -> None:
+    s, u = 0.8, 0.4
+    tight_norm, tight_floor = norm_ceiling(s, u) / 2, 2 * singular_value_floor(s, u, d)
+    covered = theta_ball(s, u) <= tight_floor**2 / (4 * tight_norm**2) * (1 + 1e-14)
+    assert covered == (d >= 4)
+
+
+def test_smaller_dimensions_are_refused() -> None:
+    with pytest.raises(SettingError, match="d >= 4"):
+        lemma_3(draws=1, dimensions=(3,))
+
+
+def test_draws_against_a_loop_over_explicit_matrices() -> None:
+    d, L, s = 5, 6, 0.7
+    (found,) = sample(3, 4, (d,), (L,), (s,), (0.1,))
+    for draw in range(4):
+        noise = generator(3, "lemma-3", d, L, draw).standard_normal((L, d, d))
+        product, norms, smallest = np.eye(d), [], []
+        for k in range(L):
+            product = (np.eye(d) + s / np.sqrt(L * d) * noise[k]) @ product
+            norms.append(np.linalg.norm(product, 2))
+            smallest.append(1.0 / np.linalg.norm(np.linalg.inv(product), 2))
+        assert found.norm[draw] == pytest.approx(np.log(max(norms)), abs=1e-9)
+        assert found.smallest[draw] == pytest.approx(np.log(min(smallest)), abs=1e-9)
+
+
+def test_a_draw_does_not_depend_on_the_others() -> None:
+    few, many = (sample(0, n, (4,), (3,), (1.0,), (0.1, 0.5))[0] for n in (5, 12))
+    np.testing.assert_array_equal(few.norm, many.norm[:5])
+    np.testing.assert_allclose(few.pushed_norm, many.pushed_norm[:5], rtol=1e-12)
+
+
+def test_threads_and_blocks_do_not_change_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    def rows(threads: int) -> list[dict[str, object]]:
+        return lemma_3(draws=40, dimensions=(4, 6), depths=(7,), threads=threads).rows()
+
+    whole = rows(1)
+    monkeypatch.setattr(module, "_BLOCK_BYTES", 2**13)
+    assert whole == rows(1) == rows(3)
+
+
+def test_extreme_singular_values_also_of_ill_conditioned_matrices() -> None:
+    random = np.random.default_rng(0)
+    matrices = random.standard_normal((30, 6, 6))
+    matrices[::3, :, 0] = matrices[::3, :, 1] * (1.0 + 1e-9 * random.standard_normal((10, 6)))
+    largest, smallest = extreme_singular_values(matrices)
+    exact = np.linalg.svd(matrices, compute_uv=False)
+    np.testing.assert_allclose(largest, exact[:, 0], rtol=1e-12)
+    np.testing.assert_allclose(smallest, exact[:, -1], rtol=1e-8)
+
+
+def test_a_pushed_value_is_reached_inside_the_ball() -> None:
+    random = np.random.default_rng(1)
+    layers = [np.eye(4) + 0.3 * random.standard_normal((6, 4, 4)) for _ in range(5)]
+    at, radius = np.array([4, 3, 2, 4, 0, 1]), np.array([0.0, 0.01, 0.2])
+    for which, sign in ((0, 1.0), (-1, -1.0)):
+        found = np.exp(pushed(layers, at, sign * radius, which))
+        for i, r in enumerate(radius):
+            theta = rank_one_theta(layers, at, np.full(6, sign * r), which)
+            assert max(np.linalg.norm(t, 2, axis=(1, 2)).max() for t in theta) <= r * (1 + 1e-12)
+            moved = perturbed(layers, theta)
+            for network in range(6):
+                product = np.eye(4)
+                for w in moved[: at[network] + 1]:
+                    product = w[network] @ product
+                value = np.linalg.svd(product, compute_uv=False)[which]
+                assert sign * value >= sign * found[network, i] - 1e-12
+        assert (sign * np.diff(found, axis=1) > 0).all()
+
+
+@pytest.mark.parametrize(("failures", "draws"), [(0, 10), (10, 10), (3, 17), (1, 2000)])
+def test_confidence_limits_against_scipy(failures: int, draws: int) -> None:
+    expected = binomtest(failures, draws).proportion_ci(0.95, method="exact")
+    low, high = confidence_interval(failures, draws)
+    assert low == pytest.approx(expected.low, abs=1e-12)
+    assert high == pytest.approx(expected.high, abs=1e-12)
+
+
+def test_networks_that_fail_are_among_those_that_may(table: Lemma3Table) -> None:
+    for row in table.rows():
+        assert row["at_least"] <= row["at_most"] <= row["draws"]
+        assert row["low"] <= row["at_most"] / row["draws"] <= row["high"]
+    assert any(row["at_least"] > 0 for row in table.rows())
+
+
+def test_theta_is_pushed_as_far_as_the_lemma_needs() -> None:
+    # Of a network that is certain not to fail no theta may count, of one in between a theta can.
+    (found,) = sample(0, 400, (8,), (3,), (1.0,), (0.05, 0.1, 0.2))
+    assert not (found.fails() & ~found.fails_tight()).any()
+    assert (found.pushed_norm >= found.norm[:, None]).all()
+    assert (found.pushed_norm > found.norm[:, None]).any()
+    assert (found.pushed_smallest < found.smallest[:, None]).any()
+
+
+def test_the_lemma_holds_on_a_small_grid(table: Lemma3Table) -> None:
+    records = table.as_records()
+    assert [record.part for record in records] == ["s = 0.25", "s = 1"]
+    for record in records:
+        assert (record.statement, record.verdict) == ("lemma-3", Verdict.HOLDS)
+        assert 0.0 <= record.measured <= record.bound < 1.0
+        assert record.slack == pytest.approx(record.bound / record.measured - 1.0)
+        assert record.networks == 4 * 200
+        assert "not given" in record.hypothesis
+        assert "admissible from u = " in record.note
+    assert "not resolved by 200 draws" in records[0].note
+    row = table.admissible()[0]
+    assert (row["bound_below_1_from"], row["admissible_from"]) == (1.1, 1.1)
+
+
+def test_a_bound_below_the_resolution_is_not_called_violated(table: Lemma3Table) -> None:
+    last = [row for row in table.rows() if (row["d"], row["s"], row["u"]) == (8, 0.25, 5.0)]
+    assert {row["status"] for row in last} == {"not resolved by 200 draws"}
+    few = lemma_3(draws=2, us=(1.5, 2.0), dimensions=(8,), depths=(3,), scales=(0.25,))
+    (record,) = few.as_records()
+    assert record.verdict is Verdict.NOT_APPLICABLE
+    assert record.note == "not resolved by 2 draws at d = 8, L = 3"
+
+
+def test_a_bound_above_one_says_nothing() -> None:
+    table = lemma_3(draws=20, us=(0.1, 0.5), dimensions=(4,), depths=(3,), scales=(1.0,))
+    (record,) = table.as_records()
+    assert {row["status"] for row in table.rows()} == {"bound above 1"}
+    assert record.verdict is Verdict.NOT_APPLICABLE
+    assert "bound above 1" in record.note
+
+
+@pytest.mark.parametrize(
+    ("noise", "expected"),
+    [(1.0, Verdict.HOLDS), (4.0, Verdict.NOT_APPLICABLE), (8.0, Verdict.VIOLATED)],
+)
+def test_noisier_networks_than_claimed_are_told_apart(noise: float, expected: Verdict) -> None:
+    found = sample(0, 200, (16,), (10,), (0.25,), US, noise=noise)
+    table = Lemma3Table(tuple(map(Curve.of, found)))
+    (record,) = table.as_records()
+    assert record.verdict is expected
+    assert (table.admissible()[0]["admissible_from"] is not None) == (noise == 1.0)
+    if expected is Verdict.VIOLATED:
+        assert record.measured > record.bound
+        assert record.slack < 0.0
+        assert record.violations > 0
+        assert "no u works at d = 16, L = 10" in record.note
+
+
+def test_too_small_and_too_large_u_are_not_violations() -> None:
+    us = np.array([2.0, 2.5, 3.0, 3.5, 4.0, 4.5])
+    counts = np.array([1000, 900, 5, 3, 1, 1])
+    curve = Curve(32, 5, 1.0, us, 1000, counts, counts)
+    bound = np.array([0.9, 0.5, 0.1, 0.05, 1e-2, 1e-6])
+    curve.__dict__["bound"] = bound
+    words = [Status.EXCEEDED] * 2 + [Status.ADMISSIBLE] * 3 + [Status.EXCEEDED]
+    assert curve.status == words
+    assert curve.admissible.tolist() == [False, False, True, True, True, False]
+    assert (curve.smallest_admissible, curve.largest_admissible) == (3.0, 4.0)
+    assert curve.exceeded_from == 4.5
+    assert curve.verdict is Verdict.HOLDS
+    (record,) = Lemma3Table((curve,)).as_records()
+    assert "beyond C4 L^(1/4)" in record.note
+
+
+def test_products_can_be_fed_in() -> None:
+    us = np.array([1.0, 3.0])
+    size = np.full(400, 3.5)  # exp(3.5) is above 4 exp(s^2/2 + 1) and below 2 exp(s^2/2 + 3)
+    pair = np.repeat(size[:, None], 2, axis=1)
+    curve = Curve.of(Extremes(32, 5, 0.5, us, size, -0.5 * size, pair, -0.0 * pair))
+    assert curve.at_most.tolist() == [400, 0]
+    assert curve.at_least.tolist() == [400, 0]
+
+
+def test_progress_counts_every_network() -> None:
+    steps: list[int] = []
+    lemma_3(draws={4: 30, 8: 7}, **GRID, progress=steps.append)
+    assert sum(steps) == network_count({4: 30, 8: 7}, **GRID) == 2 * 2 * 37
+
+
+def test_figure_has_a_panel_per_scale_and_one_for_u(table: Lemma3Table) -> None:
+    figure = lemma_3_figure(table)
+    assert [panel.get_title() for panel in figure.axes] == ["s = 0.25", "s = 1", "smallest u"]
+    figure.canvas.draw()
