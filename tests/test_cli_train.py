@@ -50,7 +50,10 @@ def test_out_writes_what_can_be_read_without_flatmin(monkeypatch, capsys, tmp_pa
     assert code == 0
     assert "2 / learning rate" in out
     names = {path.name for path in out_dir.iterdir()}
-    assert names == {"summary.json", "trace.parquet", "initial.npz", "final.npz", "training.png"}
+    assert names == {
+        *("summary.json", "trace.parquet", "problem.npz", "initial.npz", "final.npz"),
+        "training.png",
+    }
     trace = pd.read_parquet(out_dir / "trace.parquet")
     assert list(trace["step"][:3]) == [0, 5, 10]
     assert {"risk", "distance", "sharpness", "sharpness_residual", "spectral_norm_1"} <= set(trace)
