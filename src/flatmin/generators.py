@@ -15,7 +15,7 @@ from flatmin.checks import check_choice, check_count, check_nonnegative, check_p
 from flatmin.errors import SettingError
 from flatmin.problem import Samples
 from flatmin.seeds import generator
-from flatmin.tables import LARGEST, FloatArray
+from flatmin.tables.table import LARGEST, FloatArray
 
 
 def gaussian_samples(

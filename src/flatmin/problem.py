@@ -30,7 +30,9 @@ import numpy as np
 import numpy.typing as npt
 
 from flatmin.errors import DataError, SettingError
-from flatmin.tables import (
+from flatmin.tables import open_table
+from flatmin.tables.frame import frame_table
+from flatmin.tables.table import (
     LARGEST,
     ROWS,
     FloatArray,
@@ -38,8 +40,6 @@ from flatmin.tables import (
     PathLike,
     Table,
     check_values,
-    frame_table,
-    open_table,
 )
 
 if TYPE_CHECKING:

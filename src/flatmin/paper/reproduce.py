@@ -28,11 +28,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PRESETS = ("paper", "quick")
-_FEWER = 20
+# The quick preset divides repetitions by this: linear networks are cheap, others are not.
+_FEWER_LINEAR, _FEWER_OTHERS = 5, 20
 
 
 def shipped_study(name: str, preset: str = "paper") -> Study:
-    """A spec that comes with the package; quick means a twentieth of the repetitions."""
+    """A spec that comes with the package; quick means a fifth of the repetitions, and a
+    twentieth of the data sets and where networks are not linear."""
     text = files("flatmin.paper").joinpath("studies", f"{name}.toml").read_text()
     if preset == "quick":
         text = toml.write(_reduced(tomllib.loads(text)))
@@ -40,14 +42,17 @@ def shipped_study(name: str, preset: str = "paper") -> Study:
 
 
 def _reduced(spec: dict[str, Any]) -> dict[str, Any]:
-    def fewer(count: int) -> int:
-        return max(1, -(-count // _FEWER))
+    linear = spec["architecture"].get("activation", "linear") == "linear"
+    divisor = _FEWER_LINEAR if linear else _FEWER_OTHERS
+
+    def fewer(count: int, divisor: int = divisor) -> int:
+        return max(1, -(-count // divisor))
 
     reduced = dict(spec)
     if "repetitions" in spec:
         reduced["repetitions"] = fewer(spec["repetitions"])
     if "datasets" in spec:
-        reduced["datasets"] = max(min(spec["datasets"], 3), fewer(spec["datasets"]))
+        reduced["datasets"] = max(min(spec["datasets"], 3), fewer(spec["datasets"], _FEWER_OTHERS))
     grid = dict(spec.get("grid", {}))
     if "zip" in grid:
         grid["zip"] = [

@@ -1,0 +1,46 @@
+"""Parquet: streamed in batches of rows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from flatmin.errors import DataError
+from flatmin.tables.table import (
+    ROWS,
+    FloatArray,
+    Names,
+    Table,
+    checked,
+    choose_columns,
+    from_arrow,
+    one_line,
+    pyarrow_part,
+)
+
+
+def parquet_table(path: Path, target: Names, features: Names | None) -> Table:
+    pa, pq = pyarrow_part("parquet")
+    try:
+        file = pq.ParquetFile(path, buffer_size=1 << 18, pre_buffer=False)
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path}: not a readable Parquet file ({one_line(error)})") from None
+    schema = file.schema_arrow
+    names = [name for name in schema.names if not re.fullmatch(r"__index_level_\d+__", name)]
+    chosen, wanted = choose_columns(str(path), names, target, features)
+    for name in (*chosen, *wanted):
+        kind = schema.field(name).type
+        tests = (pa.types.is_floating, pa.types.is_integer, pa.types.is_boolean)
+        if not (any(test(kind) for test in tests) or pa.types.is_decimal(kind)):
+            raise DataError(f"{path}: column {name!r} is of type {kind}, not numbers")
+
+    def blocks() -> Iterator[FloatArray]:
+        order = [*chosen, *wanted]
+        try:
+            for batch in file.iter_batches(batch_size=ROWS, columns=order):
+                yield from_arrow(batch.select(order))
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(f"{path}: not a readable Parquet file ({one_line(error)})") from None
+
+    return checked(str(path), chosen, wanted, blocks())

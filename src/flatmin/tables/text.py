@@ -1,0 +1,172 @@
+"""CSV and TSV: streamed through pyarrow; what it refuses is explained from the file itself."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from flatmin.errors import DataError
+from flatmin.tables.table import (
+    LARGEST,
+    FloatArray,
+    Names,
+    Table,
+    acceptable,
+    choose_columns,
+    complaint,
+    from_arrow,
+    one_line,
+    pyarrow_part,
+)
+
+TRUE, FALSE = ("true", "True", "TRUE"), ("false", "False", "FALSE")
+
+
+@dataclass(frozen=True)
+class _Text:
+    """A text table: its header, where the rows begin, and which columns hold true or false."""
+
+    path: Path
+    delimiter: str
+    names: tuple[str, ...]
+    header_lines: int
+    logical: frozenset[int]
+    width: int  # bytes in a row, a generous guess from the first two
+
+
+def text_table(path: Path, delimiter: str, target: Names, features: Names | None) -> Table:
+    text = _read_header(path, delimiter)
+    chosen, wanted = choose_columns(str(path), text.names, target, features)
+    place = {name: j for j, name in enumerate(text.names)}
+    columns = [place[name] for name in (*chosen, *wanted)]
+    return Table(str(path), chosen, wanted, _text_blocks(text, columns))
+
+
+def _read_header(path: Path, delimiter: str) -> _Text:
+    with open(path, encoding="utf-8-sig", newline="") as stream:
+        reader = csv.reader(stream, delimiter=delimiter)
+        rows = (row for row in reader if not _blank(row))
+        try:
+            names = tuple(name.strip() for name in next(rows, []))
+            lines = reader.line_num
+            first = next(rows, None)
+        except UnicodeDecodeError as error:
+            byte = error.object[error.start]
+            raise DataError(f"{path}: not a text table (byte 0x{byte:02x} is not UTF-8)") from None
+        except csv.Error as error:
+            raise DataError(f"{path}: not a text table ({error})") from None
+    if not names:
+        raise DataError(f"{path}: the file is empty")
+    if any("\0" in cell for cell in (*names, *(first or ()))):
+        raise DataError(f"{path}: not a text table (it contains NUL bytes)")
+    if len(names) == 1:
+        other = next((mark for mark in ";\t,| " if mark in names[0] and mark != delimiter), None)
+        hint = f"; the columns seem to be separated by {other!r}" if other else ""
+        raise DataError(
+            f"{path}: only one column ({_short(names[0])}) when split at {delimiter!r}; "
+            f"expected features and a target{hint}"
+        )
+    if all(map(_is_number, names)) and names != tuple(map(str, range(len(names)))):
+        raise DataError(f"{path}: no header: the first line holds only numbers, not column names")
+    if first is None:
+        raise DataError(f"{path}: no rows below the header")
+    logical = frozenset(j for j, cell in enumerate(first) if cell.strip() in TRUE + FALSE)
+    width = 4 * max(sum(map(len, row)) + 3 * len(row) for row in (names, first))
+    return _Text(path, delimiter, names, lines, logical, width)
+
+
+def _text_blocks(text: _Text, columns: Sequence[int]) -> Iterator[FloatArray]:
+    """Blocks of the chosen columns, parsed by pyarrow a quarter of a megabyte at a time."""
+    pa, pc = pyarrow_part("csv")
+    labels = [f"c{j}" for j in range(len(text.names))]
+    types = {labels[j]: pa.bool_() if j in text.logical else pa.float64() for j in columns}
+    try:
+        reader = pc.open_csv(
+            text.path,
+            read_options=pc.ReadOptions(
+                block_size=min(max(1 << 18, 8 * text.width), 1 << 30),
+                column_names=labels,
+                skip_rows=text.header_lines,
+            ),
+            parse_options=pc.ParseOptions(
+                delimiter=text.delimiter,
+                newlines_in_values=True,
+                invalid_row_handler=lambda row: "error" if row.text.strip() else "skip",
+            ),
+            convert_options=pc.ConvertOptions(
+                include_columns=[labels[j] for j in columns],
+                column_types=types,
+                null_values=[],
+                true_values=[*TRUE, "1"],
+                false_values=[*FALSE, "0"],
+            ),
+        )
+        for batch in reader:
+            block = from_arrow(batch)
+            if not acceptable(block):
+                raise pa.ArrowInvalid("a value is not a finite number or its square overflows")
+            yield block
+    except (pa.ArrowException, OSError) as error:
+        raise _explain(text, columns, one_line(error)) from None
+
+
+def _explain(text: _Text, columns: Sequence[int], fallback: str) -> DataError:
+    """The first thing wrong in a text table, found cell by cell; slow, run only on failure."""
+    line = 0
+    with open(text.path, encoding="utf-8-sig", newline="") as stream:
+        reader = csv.reader(stream, delimiter=text.delimiter)
+        try:
+            for row in reader:
+                begins, line = line + 1, reader.line_num
+                if line > text.header_lines and not _blank(row):
+                    problem = _row_problem(text, columns, row)
+                    if problem:
+                        return DataError(f"{text.path}: line {begins}{problem}")
+        except UnicodeDecodeError as error:
+            byte = error.object[error.start]
+            return DataError(
+                f"{text.path}: after line {line}: not a text table (byte 0x{byte:02x} is not UTF-8)"
+            )
+        except csv.Error as error:
+            return DataError(f"{text.path}: line {line + 1}: not a text table ({error})")
+    return DataError(f"{text.path}: cannot be read ({fallback})")
+
+
+def _row_problem(text: _Text, columns: Sequence[int], row: Sequence[str]) -> str | None:
+    if len(row) != len(text.names):
+        return f": expected {len(text.names)} values, got {len(row)}"
+    for j in columns:
+        cell = row[j].strip()
+        where = f", column {text.names[j]!r}: "
+        if not cell:
+            return f"{where}the value is missing; every value must be a finite number"
+        if "\0" in cell:
+            return f"{where}not a text table (it contains NUL bytes)"
+        if j in text.logical:
+            if cell not in (*TRUE, *FALSE, "0", "1"):
+                return f"{where}{_short(cell)} where true or false belongs"
+        elif cell.lower() in ("na", "n/a", "null", "none"):
+            return f"{where}the value is missing ({cell}); every value must be a finite number"
+        elif not _is_number(cell):
+            return f"{where}{_short(cell)} where a number belongs"
+        elif not abs(float(cell)) <= LARGEST:
+            return f"{where}the value is {complaint(float(cell))}"
+    return None
+
+
+def _blank(row: Sequence[str]) -> bool:
+    return len(row) < 2 and not "".join(row).strip()
+
+
+def _is_number(cell: str) -> bool:
+    with suppress(ValueError):
+        float(cell)
+        return cell.isascii() and "_" not in cell
+    return False
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 40 else text[:37] + "...")
