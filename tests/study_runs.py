@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from flatmin.study.shard_files import encode
 from flatmin.study.store import Store
+from forks import Fork, Forks
 
 # Two depths on twelve data sets; runs that converge, diverge and step out; with traces.
 SPEC = """\
@@ -27,6 +29,15 @@ learning_rate = [0.02, 0.2]
 """
 SHARDS = 24
 MAIN = "from flatmin.cli import main; main()"
+# For `Forks`: a check of the spec loads the kernels of a run, for wide blocks and narrow ones.
+READY = """\
+import contextlib, io, sys
+from flatmin.cli import main
+sys.argv = ["flatmin", "study", "check", {spec!r}, "--threads", "1"]
+with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+    main()
+import pyarrow.dataset, flatmin.study.runner
+"""
 
 
 def write_spec(folder: Path, text: str = SPEC) -> Path:
@@ -51,7 +62,15 @@ def start(*arguments: object, **options: Any) -> subprocess.Popen[str]:
     )
 
 
-def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+def forks(folder: Path, spec: Path, ready: str = "", **environment: str) -> Iterator[Forks]:
+    """For a fixture: processes that begin with flatmin imported and the spec's kernels loaded."""
+    folder.mkdir()
+    running = Forks(folder, READY.format(spec=str(spec)) + ready, **environment)
+    yield running
+    running.close()
+
+
+def finish(process: subprocess.Popen[str] | Fork) -> tuple[int, str, str]:
     """Exit code, output and errors of a process that ends by itself."""
     out, err = process.communicate(timeout=300)
     return process.returncode, out, err

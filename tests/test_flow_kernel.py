@@ -77,7 +77,11 @@ def problem(widths: Sequence[int], seed: int = 0) -> Problem:
     d = widths[0]
     X = random.standard_normal((10 * d, d))
     p = np.ones(1) if widths[-1] == 1 else random.standard_normal(widths[-1])
-    return Problem(tuple(widths), p, X.T @ X / (10 * d), random.standard_normal(d))
+    found = Problem(tuple(widths), p, X.T @ X / (10 * d), random.standard_normal(d))
+    # Read-only as the package's own problems are, so that one compiled kernel serves both.
+    for array in (found.sigma, found.target):
+        array.flags.writeable = False
+    return found
 
 
 def gaussian(case: Problem, scale: float, networks: int, seed: int = 1) -> Array:
@@ -121,7 +125,7 @@ def run(
             kernel.flow(
                 (0.0,) * lanes, weights, widths, case.p, case.sigma, case.target, record,
                 rtol, rtol / 1000 if atol is None else atol, tolerance, case.settled,
-                max_steps, steps, first, last,
+                float(max_steps), steps, first, last,
             )  # fmt: skip
 
     with ThreadPoolExecutor(threads) as pool:
@@ -284,7 +288,7 @@ def test_goes_on_from_an_end() -> None:
         record[0, kernel.STATE, :3] = kernel.RUNNING
         kernel.flow(
             (0.0,) * 4, weights, np.array(case.widths), case.p, case.sigma, case.target, record,
-            1e-11, 1e-14, 0.0, 0.0, 10**5, 10**5, 0, 1,
+            1e-11, 1e-14, 0.0, 0.0, 1e5, 10**5, 0, 1,
         )  # fmt: skip
         assert (record[0, kernel.TIME, :3] == end).all()
     assert np.abs(weights[0, :, :3].T - straight).max() < 1e-9

@@ -69,10 +69,13 @@ def descend(
     widths = np.array([architecture.inputs, *architecture.widths])
     cuts = [blocks * t // threads for t in range(threads + 1)]
 
+    # Read-only as the package's own samples are, so that one compiled kernel serves both.
+    inputs, targets = (np.array(a, dtype, order="C") for a in (X, np.atleast_2d(y.T)))
+    inputs.flags.writeable = targets.flags.writeable = False
+
     def work(first: int, last: int) -> None:
         descend_samples(
-            tuple(dtype(0) for _ in range(lanes)), weights, widths, p,
-            np.ascontiguousarray(X, dtype), np.ascontiguousarray(np.atleast_2d(y.T), dtype),
+            tuple(dtype(0) for _ in range(lanes)), weights, widths, p, inputs, targets,
             ACTIVATION_CODES[architecture.activation_name], floor, rates, todo, excess, square,
             0, steps // slices, check, tolerance, np.inf, limit, first, last,
         )  # fmt: skip

@@ -1,23 +1,25 @@
-"""A real Dask scheduler and real worker processes; the files are those of a local run."""
+"""A real Dask scheduler and real worker processes; the files are those of a local run.
+
+Most begin as copies of a process that has imported Dask and flatmin (see `Forks`).
+"""
 
 from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
+import study_runs
 from flatmin.study.runner import run_study
 from flatmin.study.spec import read_spec
+from forks import Fork, Forks
 from study_runs import SHARDS, files, finish, shard_files, start, write_spec
 
 OTHER_VERSION = "import flatmin; flatmin.__version__ = '0.0.0'"
 
-# A preload may be executed twice.
 # A worker may execute its preload more than once.
 NO_ROOM = """
 from flatmin.study import execute
@@ -29,26 +31,27 @@ if execute.run_shard.__name__ != "no_room":
     execute.run_shard = no_room
 """
 
+# What the processes of a cluster have imported when they begin.
+READY = """\
+import distributed.cli.dask_scheduler, distributed.cli.dask_worker
+import flatmin.study.cluster, flatmin.study.execute
+"""
+
 
 class Cluster:
     """A scheduler and workers without guardians, each a process that can be killed."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._processes: list[subprocess.Popen[bytes]] = []
+    def __init__(self, forks: Forks, folder: Path) -> None:
+        self._forks, self._folder = forks, folder
+        self._processes: list[Fork] = []
         place = folder / "scheduler.json"
         options = ("--host", "127.0.0.1", "--port", "0", "--no-dashboard")
         self._begin("scheduler", *options, "--scheduler-file", place)
         self.address = json.loads(self._content(place))["address"]
 
-    def _begin(self, kind: str, *arguments: object) -> subprocess.Popen[bytes]:
-        log = (self._folder / f"{len(self._processes)}.log").open("wb")
-        process = subprocess.Popen(
-            [sys.executable, "-m", f"distributed.cli.dask_{kind}", *map(str, arguments)],
-            stdout=log,
-            stderr=log,
-            cwd=self._folder,
-        )
+    def _begin(self, kind: str, *arguments: object) -> Fork:
+        entry = f"distributed.cli.dask_{kind}:main"
+        process = self._forks.start(*arguments, entry=entry, cwd=self._folder)
         self._processes.append(process)
         return process
 
@@ -59,7 +62,7 @@ class Cluster:
             time.sleep(0.05)
         return path.read_text()
 
-    def add_worker(self, preload: str | None = None) -> subprocess.Popen[bytes]:
+    def add_worker(self, preload: str | None = None) -> Fork:
         """One more worker with one thread, which first executes `preload`."""
         options: list[object] = ["--nthreads", 1, "--no-nanny", "--no-dashboard"]
         if preload is not None:
@@ -82,11 +85,18 @@ class Cluster:
             process.wait()
 
 
+@pytest.fixture(scope="module")
+def forks(tmp_path_factory, spec):
+    folder = tmp_path_factory.mktemp("forks") / "out"
+    # Workers are not begun by the command, which would give them one thread of BLAS.
+    yield from study_runs.forks(folder, spec, READY, OPENBLAS_NUM_THREADS="2")
+
+
 @pytest.fixture
-def cluster(tmp_path):
+def cluster(forks, tmp_path):
     folder = tmp_path / "cluster"
     folder.mkdir()
-    running = Cluster(folder)
+    running = Cluster(forks, folder)
     yield running
     running.close()
 
@@ -124,12 +134,12 @@ def test_two_workers_give_the_bytes_of_a_local_run(cluster, spec, whole, tmp_pat
     assert files(out) == whole
 
 
-def test_a_worker_killed_in_mid_study_changes_nothing(cluster, spec, whole, tmp_path):
+def test_a_worker_killed_in_mid_study_changes_nothing(cluster, forks, spec, whole, tmp_path):
     victim = cluster.add_worker()
     cluster.add_worker()
     cluster.wait_for_workers(2)
     out = tmp_path / "out"
-    process = start("study", "run", spec, "--out", out, "--scheduler", cluster.address)
+    process = forks.start("study", "run", spec, "--out", out, "--scheduler", cluster.address)
     wait_for_shards(out, 2)
     victim.kill()
     assert len(shard_files(out)) < SHARDS
@@ -138,18 +148,18 @@ def test_a_worker_killed_in_mid_study_changes_nothing(cluster, spec, whole, tmp_
     assert files(out) == whole
 
 
-def test_the_client_killed_the_next_call_continues(cluster, spec, whole, tmp_path):
+def test_the_client_killed_the_next_call_continues(cluster, forks, spec, whole, tmp_path):
     cluster.add_worker()
     cluster.add_worker()
     cluster.wait_for_workers(2)
     out = tmp_path / "out"
     arguments = ("study", "run", spec, "--out", out, "--scheduler", cluster.address)
-    process = start(*arguments)
+    process = forks.start(*arguments)
     wait_for_shards(out, 2)
     process.kill()
     finish(process)
     assert len(shard_files(out)) < SHARDS
-    assert finish(start(*arguments))[0] == 0
+    assert finish(forks.start(*arguments))[0] == 0
     assert files(out) == whole
 
 
@@ -161,13 +171,13 @@ def test_processes_of_this_machine_give_the_bytes_of_a_local_run(spec, whole, tm
     assert files(out) == whole
 
 
-def test_a_worker_with_another_flatmin_is_refused(cluster, spec, tmp_path):
+def test_a_worker_with_another_flatmin_is_refused(cluster, forks, spec, tmp_path):
     cluster.add_worker()
     cluster.add_worker(OTHER_VERSION)
     cluster.wait_for_workers(2)
     out = tmp_path / "out"
     code, printed, err = finish(
-        start("study", "run", spec, "--out", out, "--scheduler", cluster.address)
+        forks.start("study", "run", spec, "--out", out, "--scheduler", cluster.address)
     )
     assert (code, printed) == (2, "")
     assert "is refused: it has flatmin 0.0.0 instead of" in err
@@ -175,12 +185,14 @@ def test_a_worker_with_another_flatmin_is_refused(cluster, spec, tmp_path):
     assert shard_files(out) == []
 
 
-def test_a_worker_with_another_flatmin_that_joins_later_is_refused(cluster, spec, whole, tmp_path):
+def test_a_worker_with_another_flatmin_that_joins_later_is_refused(
+    cluster, forks, spec, whole, tmp_path
+):
     cluster.add_worker()
     cluster.wait_for_workers(1)
     out = tmp_path / "out"
     arguments = ("study", "run", spec, "--out", out, "--scheduler", cluster.address)
-    process = start(*arguments)
+    process = forks.start(*arguments)
     wait_for_shards(out, 1)
     process.send_signal(signal.SIGSTOP)
     intruder = cluster.add_worker(OTHER_VERSION)
@@ -192,40 +204,43 @@ def test_a_worker_with_another_flatmin_that_joins_later_is_refused(cluster, spec
     assert err.count("\n") == 1
     intruder.kill()
     intruder.wait()
-    assert finish(start(*arguments))[0] == 0
+    assert finish(forks.start(*arguments))[0] == 0
     assert files(out) == whole
 
 
-def test_a_failing_shard_of_a_worker_is_recorded(cluster, spec, tmp_path):
+def test_a_failing_shard_of_a_worker_is_recorded(cluster, forks, spec, tmp_path):
     cluster.add_worker(NO_ROOM)
     out = tmp_path / "out"
-    code, _, err = finish(start("study", "run", spec, "--out", out, "--scheduler", cluster.address))
+    code, _, err = finish(
+        forks.start("study", "run", spec, "--out", out, "--scheduler", cluster.address)
+    )
     assert code == 1
     assert err.count("failed: MemoryError: no room; to run it alone: flatmin study run") == 2
     assert len(shard_files(out)) == SHARDS - 2
     assert len(list((out / "failures").iterdir())) == 2
 
 
-def test_no_scheduler_at_the_address_is_one_line(spec, tmp_path):
+def test_no_scheduler_at_the_address_is_one_line(forks, spec, tmp_path):
+    # A second is enough here; people begin schedulers and studies in one script.
+    before = "from flatmin.study import cluster; cluster._CONNECT_SECONDS = 1"
     for address in ("tcp://127.0.0.1:9", "nonsense://x"):
-        code, printed, err = finish(
-            start("study", "run", spec, "--out", tmp_path / "out", "--scheduler", address)
-        )
+        arguments = ("study", "run", spec, "--out", tmp_path / "out", "--scheduler", address)
+        code, printed, err = finish(forks.start(*arguments, before=before))
         assert (code, printed) == (2, "")
         assert f"--scheduler: no Dask scheduler answers at '{address}'" in err
         assert err.count("\n") == 1
 
 
-def test_a_scheduler_that_goes_away_is_one_line(cluster, spec, whole, tmp_path):
+def test_a_scheduler_that_goes_away_is_one_line(cluster, forks, spec, whole, tmp_path):
     cluster.add_worker()
     out = tmp_path / "out"
-    process = start("study", "run", spec, "--out", out, "--scheduler", cluster.address)
+    process = forks.start("study", "run", spec, "--out", out, "--scheduler", cluster.address)
     wait_for_shards(out, 2)
     cluster.close()
     code, _, err = finish(process)
     assert code == 2
     assert "the Dask scheduler is gone; finished shards are kept" in err
-    assert finish(start("study", "run", spec, "--out", out))[0] == 0
+    assert finish(forks.start("study", "run", spec, "--out", out))[0] == 0
     assert files(out) == whole
 
 

@@ -108,8 +108,8 @@ class SamplesBackend:
         self._shared = (
             np.array([architecture.inputs, *architecture.widths], dtype=np.int64),
             p.astype(kind),
-            np.ascontiguousarray(X, dtype=kind),
-            np.ascontiguousarray(y.T, dtype=kind),
+            _read_only(X, kind),
+            _read_only(y.T, kind),
             ACTIVATION_CODES[architecture.activation_name],
             floor,
         )
@@ -202,6 +202,13 @@ class SamplesBackend:
     def _probe(self) -> Float:
         probe = start_vector(self.range_dimension)
         return probe / np.linalg.norm(probe)
+
+
+def _read_only(array: Float, kind: np.dtype[Any]) -> NDArray[Any]:
+    """Row-major and read-only: the compiler has another kernel for arrays that may be written."""
+    result: NDArray[Any] = np.ascontiguousarray(array, dtype=kind).view()
+    result.flags.writeable = False
+    return result
 
 
 class LinearBackend:
