@@ -198,6 +198,12 @@ def lemma_7(runs: Evidence) -> list[Record]:
     ]
 
 
+def _held(values: Float) -> Float:
+    """Records that are not there (a step was rejected, or a run has ended) as the one before."""
+    record = np.where(np.isnan(values), 0, np.arange(len(values))[:, None])
+    return np.take_along_axis(values, np.maximum.accumulate(record, axis=0), axis=0)
+
+
 def _decay(runs: Evidence, start: NDArray[np.int_], part: str) -> Record:
     """Lemma 7 from record `start` of each network on."""
     excess, gradient, time = runs.trace["risk"], runs.trace["gradient"], runs.time
@@ -206,24 +212,27 @@ def _decay(runs: Evidence, start: NDArray[np.int_], part: str) -> Record:
     later = np.arange(len(time))[:, None] >= start
     with np.errstate(divide="ignore", invalid="ignore"):
         rate = np.sum(runs.trace["gradient_floor"] ** 2, axis=2) / excess
-    rate = np.where(later, rate, np.nan)
+    rate = np.where(later, _held(rate), np.nan)
     mu = np.nanmin(rate, axis=0)
     passed = np.maximum(time - time[start, networks], 0.0)
-    # Between two records the rate may be lower than at both, by as much as it changes across.
-    change = np.abs(np.diff(rate, axis=0)) * np.diff(time, axis=0)
-    between = np.vstack([np.zeros(len(runs)), np.nancumsum(change, axis=0)])
+    # Between two records the rate may be lower than at both, by as much as it changes across, and
+    # so lower than mu: what this may take off the integral of the rate up to each record.
+    lowest = np.minimum(rate[:-1], rate[1:]) - np.abs(np.diff(rate, axis=0))
+    missing = np.clip(mu - lowest, 0.0, mu) * np.diff(_held(time), axis=0)
+    between = np.vstack([np.zeros(len(runs)), np.nancumsum(missing, axis=0)])
+    bound = excess[start, networks] * np.exp(-mu * passed)
     # The integrator's error e moves the risk by at most |grad R| e.
     error = np.zeros(len(runs)) if runs.error is None else runs.error
     return compare(
         "lemma-7",
         np.where(passed > 0.0, excess, np.nan),
-        excess[start, networks] * np.exp(-mu * passed),
+        bound,
         measured="smaller",
         part=part,
         hypothesis=f"gradient flow, |grad R|^2 >= mu (R - R_min) with mu = {_span(mu)}",
         applies=((mu > 0.0) & runs.flow)[None, :],
         flow_only=not runs.flow,
-        room=gradient * error + (runs.rounding(excess) + np.expm1(between)) * excess,
+        room=gradient * error + runs.rounding(excess) * excess + np.expm1(between) * bound,
         place=runs.place("record", "network"),
         network_axis=1,
         error=largest_error(runs),

@@ -35,10 +35,13 @@ def rate_notes(cases: Sequence[Evidence]) -> dict[tuple[str, str], str]:
         for rate in rates[np.linspace(0, len(rates) - 1, min(len(rates), MOST_RATES)).astype(int)]:
             by_rate.setdefault(float(rate), []).append(runs.some(runs.learning_rate == rate))
     if len(by_rate) == 1:
-        rate, (runs, *_) = next(iter(by_rate.items()))
+        rate, (runs, *_) = by_rate.popitem()
+        by_rate[rate] = [runs]
         for share in (0.5, 0.25):
             if np.max(runs.steps) / share <= MOST_STEPS:
-                by_rate[share * rate] = [repeated(runs, share)]
+                again = repeated(runs, share)
+                if len(again):
+                    by_rate[share * rate] = [again]
     found: dict[tuple[str, str], dict[float, Record]] = {}
     for rate in sorted(by_rate):
         records = (r for check in FLOW_ONLY for runs in by_rate[rate] for r in check(runs))
@@ -53,7 +56,7 @@ def repeated(runs: Evidence, share: float) -> Evidence:
     assert runs.learning_rate is not None
     rates, steps = runs.learning_rate * share, np.maximum(np.ceil(runs.steps / share), 1.0)
     every = max(1, int(np.max(steps)) // RECORDS)
-    recording = Recording(every, ("risk", "gradient", *LAST))
+    recording = Recording(every, ("risk", "gradient", "gradient_floor", *LAST))
     outcome = descend(runs.regression, runs.initial, rates, steps, recording=recording)
     return evidence_of(
         runs.regression,

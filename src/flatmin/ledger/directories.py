@@ -12,6 +12,7 @@ from dataclasses import fields
 from itertools import groupby
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +33,9 @@ from flatmin.training import FILES
 
 Float = NDArray[np.float64]
 
+# What reading a file that was cut, mixed up or written by something else may raise.
+DAMAGE = (OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile)
+
 
 def read_directory(directory: Path) -> list[Evidence]:
     """The evidence in a directory of `flatmin train` or `flatmin study run`."""
@@ -47,18 +51,23 @@ def read_directory(directory: Path) -> list[Evidence]:
 
 def training_evidence(directory: Path) -> Evidence:
     """One run of `flatmin train --out`."""
+    try:
+        return _training_evidence(directory)
+    except DAMAGE as error:
+        what = f"no {error}" if isinstance(error, KeyError) else str(error) or "a file is empty"
+        raise DataError(
+            f"{str(directory)!r} is not a complete run of flatmin train: {what}"
+        ) from None
+
+
+def _training_evidence(directory: Path) -> Evidence:
     import pandas as pd
 
-    try:
-        summary = json.loads((directory / FILES["summary"]).read_text())
-        trace = pd.read_parquet(directory / FILES["trace"])
-        problem, initial, final = (
-            dict(np.load(directory / FILES[name])) for name in ("problem", "initial", "final")
-        )
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"{str(directory)!r} is not a complete run of flatmin train: {error}"
-        ) from None
+    summary = json.loads((directory / FILES["summary"]).read_text())
+    trace = pd.read_parquet(directory / FILES["trace"])
+    problem, initial, final = (
+        dict(np.load(directory / FILES[name])) for name in ("problem", "initial", "final")
+    )
     regression = _regression(problem)
     architecture = Architecture(
         regression.d,

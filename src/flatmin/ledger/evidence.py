@@ -131,27 +131,34 @@ class Evidence:
     @cached_property
     def largest_norm(self) -> Float:
         """max_k |W_k|_2 along the run, as far as it was measured."""
+        first = np.max([np.linalg.norm(w, 2, axis=(1, 2)) for w in self.layers], axis=0)
         norms = self.along("spectral_norm")
         if norms is None:
-            norms = np.stack([np.linalg.norm(w, 2, axis=(1, 2)) for w in self.layers], axis=1)[None]
-        return np.asarray(np.nanmax(norms, axis=(0, 2)))
+            return np.asarray(first)
+        return np.asarray(np.fmax(first, np.fmax.reduce(norms, axis=(0, 2))))
 
     @cached_property
     def minimiser_room(self) -> Float:
         """How far the sharpness may be from that of a minimiser's, since R - R_min is not quite 0.
 
         H = 2 J' Sigma J + <g, D^2 w>. The first part is the Hessian of a network that is a
-        minimiser for the target w instead of w*, which moves every bound on it by a share of
-        2 rho + rho^2 with rho = |Sigma^{1/2}(w - w*)| / |Sigma^{1/2} w*|; the second is at most
+        minimiser for the target w instead of w*, so that it is at least S_min of w. This is S_min
+        of w* up to a share of (1 - rho)^{-2} - 1 with rho = |Sigma^{1/2}(w - w*)| / |q|, since
+        |q q' - q_w q_w'| is at most that share of |q_w|^2. The second part is at most
         |g| (L-1) |p| max_k |W_k|^{L-2} with |g| <= 2 sqrt(Lam (R - R_min)). The residual of the
-        sharpness comes on top.
+        sharpness comes on top. For other activations R_min is not the least risk, and only the
+        residual is left.
         """
-        rho = np.sqrt(self.excess / self.excess_at_zero)
+        rounding = 100.0 * EPSILON * self.sharpness
+        if not self.initial.architecture.linear:
+            return np.asarray(self.residual + rounding)
+        rho = np.sqrt(self.excess) / np.linalg.norm(self.regression.q, 2)
         g = 2.0 * np.sqrt(self.regression.largest_eigenvalue * self.excess)
         bend = (self.depth - 1) * self.largest_norm ** max(self.depth - 2, 0) * self.output_norm
-        rounding = 100.0 * EPSILON * self.sharpness
-        moved = self.sharpness * (2.0 * rho + rho**2)
-        return np.asarray(moved + g * bend + self.residual + rounding)
+        near = g * bend + self.residual + rounding
+        with np.errstate(divide="ignore"):
+            share = np.where(rho >= 1.0, np.inf, (1.0 - rho) ** -2.0 - 1.0)
+        return np.asarray(near + share * (self.sharpness + near))
 
     def rounding(self, excess: Float) -> Float:
         """Relative rounding error of what is built on w - w*, which loses digits near w*."""

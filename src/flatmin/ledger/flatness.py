@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from flatmin.curvature import sharpness
 from flatmin.dynamics.measures import error_of_map, task
 from flatmin.ledger.evidence import EPSILON, Evidence
+from flatmin.ledger.invariants import largest_error
 from flatmin.ledger.record import Record, compare, not_applicable
 from flatmin.network import Ensemble
 from flatmin.theory.minimal_sharpness import minimal_sharpness
@@ -55,6 +56,7 @@ def theorem_2(runs: Evidence) -> list[Record]:
             applies=runs.converged,
             room=runs.minimiser_room,
             place=runs.place("network"),
+            error=largest_error(runs),
         )
     )
     return records
@@ -106,6 +108,7 @@ def exact_minimal_sharpness(runs: Evidence) -> list[Record]:
             applies=runs.converged,
             room=runs.minimiser_room,
             place=runs.place("network"),
+            error=largest_error(runs),
             note=several,
         )
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,13 @@ def drift_bound(runs: Evidence) -> Float:
 def largest_error(runs: Evidence) -> float | None:
     """The integrator's own error, the largest of the ensemble."""
     return None if runs.error is None else float(np.max(runs.error))
+
+
+def largest_error_of(cases: Sequence[Evidence]) -> float | None:
+    """The same of several pieces of evidence."""
+    return max(
+        (error for runs in cases if (error := largest_error(runs)) is not None), default=None
+    )
 
 
 def lemma_2(runs: Evidence) -> list[Record]:

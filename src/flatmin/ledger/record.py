@@ -118,6 +118,8 @@ def compare(
     """
     arrays = (np.asarray(values, dtype=float) for values in (smaller, larger, room))
     low, high, spare, meets = np.broadcast_arrays(*arrays, np.asarray(applies, dtype=bool))
+    # A room that is not a number must not hide a violation.
+    spare = np.where(np.isnan(spare), 0.0, spare)
     # Where both sides are 0 nothing was put to the test.
     known = np.isfinite(low) & np.isfinite(high) & ~((low == 0.0) & (high == 0.0))
     counted = known & meets

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,16 @@ from numpy.typing import NDArray
 
 from flatmin.ledger.convergence import a1
 from flatmin.ledger.evidence import EPSILON, Evidence
-from flatmin.ledger.invariants import largest_error
+from flatmin.ledger.invariants import largest_error, largest_error_of
 from flatmin.ledger.record import Record, compare, not_applicable
 from flatmin.theory.minimal_sharpness import corollary_2_bound
 from flatmin.theory.minimal_sharpness import vanishing_scale_limit as limit_of
 
 Float = NDArray[np.float64]
 Yes = NDArray[np.bool_]
+
+# Initialisations whose weights are proportional to their scale.
+SMALL = ("gaussian", "zero-layer", "balanced")
 
 
 def a2(runs: Evidence) -> tuple[Yes, str]:
@@ -95,12 +99,14 @@ def vanishing_scale_limit(cases: Sequence[Evidence]) -> list[Record]:
     """As the initial scale tends to 0, S tends to 2 t_0 lambda_max(Sigma + (L-1) z z').
 
     A limit has no rate, so it is checked as what it says: on the same data and depth, the mean
-    distance |S/limit - 1| at each scale is less than at the next larger one.
+    distance |S/limit - 1| at each scale is less than at the next larger one. Besides the errors of
+    the sharpness, the room is the half-width of a 99 % confidence interval of the difference of the
+    two means (Welch's), so that a scale needs two networks.
     """
     hypothesis = "gradient flow from small weights at several scales, d_L = 1, p = 1"
     groups: dict[tuple[bytes, int], list[Evidence]] = {}
     for runs in cases:
-        if runs.plain:
+        if runs.plain and runs.init in SMALL:
             groups.setdefault((runs.regression.w_star.tobytes(), runs.depth), []).append(runs)
     records = [_limit(group, hypothesis) for group in groups.values()]
     return [r for r in records if r is not None] or [
@@ -114,10 +120,13 @@ def _limit(group: Sequence[Evidence], hypothesis: str) -> Record | None:
         for name in ("scale", "sharpness", "minimiser_room")
     )
     limit = limit_of(group[0].regression, group[0].depth)
-    scales = np.unique(scale)
+    scales, counts = np.unique(scale, return_counts=True)
+    scales = scales[counts > 1]
     if len(scales) < 2:
         return None
-    distance = np.array([np.mean(np.abs(value[scale == s] / limit - 1.0)) for s in scales])
+    distances = [np.abs(value[scale == s] / limit - 1.0) for s in scales]
+    distance = np.array([np.mean(one) for one in distances])
+    unsure = [_half_width(low, high) for low, high in pairwise(distances)]
     rate = np.polyfit(np.log(scales), np.log(np.maximum(distance, EPSILON)), 1)[0]
     listed = ", ".join(f"{d:.2g} at {s:.3g}" for s, d in zip(scales, distance, strict=True))
     return compare(
@@ -126,11 +135,24 @@ def _limit(group: Sequence[Evidence], hypothesis: str) -> Record | None:
         distance[1:],
         measured="smaller",
         hypothesis=hypothesis,
-        room=float(np.max(room)) / limit,
+        room=np.array(unsure) + float(np.max(room)) / limit,
         applies=group[0].flow,
         flow_only=not group[0].flow,
+        error=largest_error_of(group),
         place=lambda index: f"depth {group[0].depth}, scale {scales[index[0]]:.3g}",
         x=scales[:-1],
         x_name="initial scale",
         note=f"|S/limit - 1| is {listed}: about scale^{rate:.2g}",
     )
+
+
+def _half_width(first: Float, second: Float) -> float:
+    """Half of the 99 % confidence interval of the difference of two means (Welch's)."""
+    from scipy.stats import t
+
+    squares = np.array([np.var(one, ddof=1) / len(one) for one in (first, second)])
+    if not squares.sum():
+        return 0.0
+    shares = squares / squares.sum()
+    freedom = 1.0 / np.sum(shares**2 / (len(first) - 1.0, len(second) - 1.0))
+    return float(t.ppf(0.995, freedom) * np.sqrt(squares.sum()))

@@ -1,0 +1,415 @@
+"""What `flatmin train` and `flatmin study run` leave behind is evidence, the same as in memory."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from commands import call
+from flatmin.dynamics.descent import descend
+from flatmin.dynamics.outcome import Recording
+from flatmin.errors import DataError
+from flatmin.ledger.check import check, violated
+from flatmin.ledger.collect import evidence_of
+from flatmin.ledger.directories import read_directory
+from flatmin.ledger.evidence import Evidence
+from flatmin.ledger.record import Record, Verdict
+from flatmin.network import Architecture
+from flatmin.paper.data import paper_output_vector, paper_samples
+from flatmin.problem import Regression, Samples
+from flatmin.training import FILES, Training, train
+from study_runs import write_spec
+
+MLP = Architecture.mlp(5, 3)
+
+
+def flow_run() -> Training:
+    return train(paper_samples(), MLP, scale=0.3)
+
+
+def descent_run() -> Training:
+    return train(paper_samples(), MLP, scale=0.3, learning_rate=0.02)
+
+
+def slow_run() -> Training:
+    return train(paper_samples(), MLP, scale=0.3, learning_rate=1e-3, steps=8000)
+
+
+def residual_run() -> Training:
+    architecture = Architecture.residual(5, 3, paper_output_vector())
+    return train(paper_samples(), architecture, init="residual", scale=0.25)
+
+
+def nonlinear_run() -> Training:
+    architecture = Architecture.mlp(5, 2, activation="tanh")
+    return train(paper_samples("nonlinear"), architecture, learning_rate=0.05, steps=400)
+
+
+def diverged_run() -> Training:
+    return train(paper_samples(), MLP, learning_rate=8.0, steps=400)
+
+
+def two_targets_run() -> Training:
+    random = np.random.default_rng(2)
+    X = random.standard_normal((30, 4))
+    samples = Samples.from_arrays(X, X[:, :2] + 0.1 * random.standard_normal((30, 2)))
+    return train(samples, Architecture.multivariate(4, 2, 2), scale=0.4)
+
+
+RUNS = {
+    "flow": flow_run,
+    "descent": descent_run,
+    "slow": slow_run,
+    "residual": residual_run,
+    "nonlinear": nonlinear_run,
+    "diverged": diverged_run,
+    "two targets": two_targets_run,
+}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: Any) -> dict[str, tuple[Training, Path]]:
+    """Every run, with the directory it was saved in."""
+    folder = tmp_path_factory.mktemp("runs")
+    found = {}
+    for name, make in RUNS.items():
+        run, directory = make(), folder / name
+        run.save(directory)
+        found[name] = run, directory
+    return found
+
+
+def in_memory(run: Training) -> Evidence:
+    return evidence_of(
+        run.regression,
+        run.initial,
+        run.outcome,
+        init=run.init,
+        scale=run.scale,
+        learning_rate=run.learning_rate,
+    )
+
+
+def by_name(records: list[Record]) -> dict[tuple[str, str], Record]:
+    return {(record.statement, record.part): record for record in records}
+
+
+def assert_same_regression(one: Regression, other: Regression) -> None:
+    for field in fields(Regression):
+        a, b = getattr(one, field.name), getattr(other, field.name)
+        assert type(a) is type(b)
+        assert np.array_equal(a, b)
+
+
+@pytest.mark.parametrize("name", [n for n in RUNS if n not in ("nonlinear", "diverged")])
+def test_a_run_read_back_is_the_run_in_memory(saved: Any, name: str) -> None:
+    run, directory = saved[name]
+    (read,) = read_directory(directory)
+    kept = in_memory(run)
+    assert_same_regression(read.regression, kept.regression)
+    assert read.initial.architecture == kept.initial.architecture
+    assert np.array_equal(read.initial.flat(), kept.initial.flat())
+    assert np.array_equal(read.final.flat(), kept.final.flat())
+    assert (read.init, read.scale, read.steps) == (kept.init, kept.scale, kept.steps)
+    assert (read.flow, read.converged, read.excess) == (kept.flow, kept.converged, kept.excess)
+    assert read.error == kept.error
+    assert read.learning_rate == kept.learning_rate
+    np.testing.assert_allclose(read.sharpness, kept.sharpness, rtol=1e-6)
+    assert set(kept.trace) <= set(read.trace)
+    # Records that are not there (a step was rejected, or the run has ended) are not written.
+    known = ~np.isnan(kept.trace["risk"][:, 0])
+    for quantity, values in kept.trace.items():
+        np.testing.assert_array_equal(read.trace[quantity], values[known])
+    for quantity, values in kept.last.items():
+        np.testing.assert_allclose(read.last[quantity], values, rtol=1e-12, atol=1e-15)
+    verdicts = {key: record.verdict for key, record in by_name(check([read])).items()}
+    assert verdicts == {key: record.verdict for key, record in by_name(check([kept])).items()}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_real_runs_violate_nothing(saved: Any, name: str, monkeypatch: Any, capsys: Any) -> None:
+    code, out, err = call(monkeypatch, capsys, "check", saved[name][1])
+    assert (code, err) == (0, "")
+    assert "all of them hold" in out
+    assert "VIOLATED" not in out
+
+
+@pytest.mark.parametrize(
+    ("name", "applies", "not_about"),
+    [
+        ("flow", ["lemma-1", "lemma-2", "lemma-7", "exact-minimal-sharpness"], ["edge"]),
+        ("descent", ["edge", "gradient-sandwich", "lemma-8"], ["lemma-1", "theorem-3"]),
+        ("residual", ["lemma-1", "lemma-9", "theorem-4", "corollary-3"], ["lemma-2", "theorem-5"]),
+        ("two targets", ["lemma-1", "exact-minimal-sharpness"], ["theorem-1", "theorem-2"]),
+        ("nonlinear", [], ["lemma-1", "theorem-2", "exact-minimal-sharpness", "lemma-8"]),
+        ("diverged", ["theorem-1"], ["edge", "exact-minimal-sharpness", "rescaling"]),
+    ],
+)
+def test_what_a_run_says_something_about(
+    saved: Any, name: str, applies: list[str], not_about: list[str]
+) -> None:
+    records = check(read_directory(saved[name][1]))
+    held = {record.statement for record in records if record.verdict is Verdict.HOLDS}
+    assert set(applies) <= held
+    assert not held & set(not_about)
+
+
+def test_descent_is_marked_and_misses_lemma_1_in_proportion_to_eta(saved: Any) -> None:
+    records = by_name(check(read_directory(saved["slow"][1])))
+    record = records["lemma-1", ""]
+    assert record.flow_only
+    assert record.verdict is Verdict.NOT_APPLICABLE
+    assert record.slack < 0.0
+    assert power(record.note) == pytest.approx(1.0, abs=0.1)
+    rates = [float(rate) for rate in re.findall(r"at ([\d.e-]+)", record.note)]
+    np.testing.assert_allclose(rates, [2.5e-4, 5e-4, 1e-3])
+    # Others about flow are measured at the same three rates.
+    for key in (("lemma-2", "rank one"), ("lemma-7", "from the start"), ("theorem-3", "")):
+        assert records[key].flow_only
+        assert "at 0.001" in records[key].note
+
+
+def power(note: str) -> float:
+    return float(re.search(r"about eta\^([\d.e+-]+)", note)[1])
+
+
+def test_at_a_rate_that_diverges_there_is_nothing_to_compare(saved: Any) -> None:
+    notes = [record.note for record in check(read_directory(saved["diverged"][1]))]
+    assert not any("missed by" in note for note in notes)
+
+
+DESCENT = """\
+seed = 5
+repetitions = 3
+problem = { paper = "linear" }
+architecture = { depth = 3 }
+method = { steps = 2000 }
+initialisation = { name = "balanced", scale = 0.9 }
+
+[record]
+every = 40
+quantities = ["risk", "gradient", "gradient_floor", "drift", "spectral_norm", "map_gradient"]
+
+[grid]
+learning_rate = [0.0005, 0.001, 0.002, 4.0]
+"""
+FLOW = """\
+seed = 5
+datasets = 2
+repetitions = 2
+problem = { generator = "gaussian", n = 30, d = 4 }
+method = { name = "flow" }
+initialisation = { name = "residual", scale = 0.2 }
+
+[architecture]
+kind = "residual"
+
+[record]
+every = 4
+quantities = ["risk", "gradient", "gradient_floor", "drift", "theta"]
+
+[grid]
+depth = [2, 3]
+"""
+
+
+@pytest.fixture(scope="module")
+def studies(tmp_path_factory: Any) -> dict[str, Path]:
+    """Two finished studies."""
+    from flatmin.study.runner import run_study
+    from flatmin.study.spec import read_spec
+
+    found = {}
+    for name, text in (("descent", DESCENT), ("flow", FLOW)):
+        folder = tmp_path_factory.mktemp(name)
+        spec = write_spec(folder, text)
+        run_study(read_spec(spec), folder / "out")
+        found[name] = folder / "out"
+    return found
+
+
+def test_a_study_of_descent(studies: dict[str, Path]) -> None:
+    (runs,) = read_directory(studies["descent"])
+    # Runs at the largest rate diverge and are no evidence.
+    assert len(runs) == 9
+    assert sorted(set(runs.learning_rate)) == [0.0005, 0.001, 0.002]
+    quantities = ("risk", "gradient", "gradient_floor", "drift", "spectral_norm", "map_gradient")
+    recording = Recording(40, quantities)
+    again = descend(runs.regression, runs.initial, runs.learning_rate, 2000, recording=recording)
+    np.testing.assert_array_equal(runs.steps, again.steps)
+    np.testing.assert_array_equal(runs.excess, again.excess_risk)
+    for name in quantities:
+        values = again.trace.values[name]
+        length = len(runs.trace[name])
+        np.testing.assert_array_equal(runs.trace[name], values[:length])
+    records = check([runs])
+    assert not violated(records)
+    record = by_name(records)["lemma-1", ""]
+    assert record.flow_only
+    assert 0.7 < power(record.note) < 1.4
+    assert "run" in record.at
+
+
+def test_a_study_of_flow(studies: dict[str, Path]) -> None:
+    cases = read_directory(studies["flow"])
+    assert [(runs.depth, len(runs)) for runs in cases] == [(2, 2), (3, 2), (2, 2), (3, 2)]
+    assert not np.array_equal(cases[0].regression.w_star, cases[2].regression.w_star)
+    for runs in cases:
+        assert runs.flow
+        assert runs.converged.all()
+        assert (runs.error > 0.0).all()
+        assert runs.trace["drift"].shape[2] == runs.depth - 1
+        assert np.isfinite(runs.time[0]).all()
+    records = by_name(check(cases))
+    assert not violated(list(records.values()))
+    assert records["lemma-1", ""].verdict is Verdict.HOLDS
+    assert records["lemma-1", ""].networks == 8
+    assert records["theorem-4", "converges"].verdict is Verdict.HOLDS
+    assert records["corollary-3", "lower"].networks == 8
+
+
+def test_a_study_whose_runs_all_diverged_is_no_evidence(tmp_path: Path) -> None:
+    from flatmin.study.runner import run_study
+    from flatmin.study.spec import read_spec
+
+    text = DESCENT.replace("[0.0005, 0.001, 0.002, 4.0]", "[4.0]")
+    run_study(read_spec(write_spec(tmp_path, text)), tmp_path / "out")
+    with pytest.raises(DataError, match="none has finished without diverging"):
+        check(read_directory(tmp_path / "out"))
+
+
+def damaged(saved: Any, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(saved["descent"][1], tmp_path / "copy"))
+
+
+def edit(directory: Path, **changes: Any) -> None:
+    path = directory / FILES["summary"]
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-40])
+
+
+def without_a_layer(directory: Path) -> None:
+    path = directory / FILES["final"]
+    arrays = dict(np.load(path))
+    del arrays["W2"]
+    np.savez(path, **arrays)
+
+
+DAMAGE = {
+    "no trace": lambda d: (d / FILES["trace"]).unlink(),
+    "trace cut": lambda d: cut(d / FILES["trace"]),
+    "weights cut": lambda d: cut(d / FILES["final"]),
+    "weights empty": lambda d: (d / FILES["initial"]).write_bytes(b""),
+    "weights foreign": lambda d: (d / FILES["final"]).write_bytes(b"hello"),
+    "a layer missing": without_a_layer,
+    "no problem": lambda d: (d / FILES["problem"]).unlink(),
+    "summary cut": lambda d: cut(d / FILES["summary"]),
+    "summary foreign": lambda d: (d / FILES["summary"]).write_text("[1, 2]"),
+    "summary of something else": lambda d: (d / FILES["summary"]).write_text("{}"),
+    "other widths": lambda d: edit(d, widths=[7, 7, 1]),
+    "unknown activation": lambda d: edit(d, activation="wavy"),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_a_damaged_run_is_one_line(
+    saved: Any, tmp_path: Path, what: str, monkeypatch: Any, capsys: Any
+) -> None:
+    directory = damaged(saved, tmp_path)
+    DAMAGE[what](directory)
+    code, out, err = call(monkeypatch, capsys, "check", directory)
+    assert (code, out) == (2, "")
+    assert err.startswith("flatmin: ")
+    assert err.count("\n") == 1
+    assert "not a complete run of flatmin train" in err
+
+
+@pytest.mark.parametrize("what", ["study.json", "study.toml", "no study.toml"])
+def test_a_damaged_study_is_one_line(
+    studies: dict[str, Path], tmp_path: Path, what: str, monkeypatch: Any, capsys: Any
+) -> None:
+    directory = Path(shutil.copytree(studies["flow"], tmp_path / "copy"))
+    if what.startswith("no "):
+        (directory / what.removeprefix("no ")).unlink()
+    else:
+        (directory / what).write_text("{")
+    code, out, err = call(monkeypatch, capsys, "check", directory)
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+
+
+def test_a_foreign_directory_is_one_line(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    (tmp_path / "notes.txt").write_text("nothing here")
+    code, _, err = call(monkeypatch, capsys, "check", tmp_path)
+    assert code == 2
+    assert "neither a study nor a run" in err
+    code, _, err = call(monkeypatch, capsys, "check", tmp_path / "notes.txt")
+    assert code == 2
+    assert "there is no folder" in err
+
+
+def test_a_planted_violation_of_the_edge_cannot_be_missed(
+    saved: Any, tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    directory = damaged(saved, tmp_path)
+    summary = json.loads((directory / FILES["summary"]).read_text())
+    assert summary["state"] == "converged"
+    edit(directory, learning_rate=2.2 / summary["sharpness"]["value"])
+    code, out, _ = call(monkeypatch, capsys, "check", directory)
+    assert code == 1
+    assert "VIOLATED: edge." in out
+    assert "VIOLATED edge upper" in out
+    assert "hypothesis: gradient descent that converged: 1 of 1 runs" in out
+    assert "the integrator's own error none" in out
+    assert "by 1 of 1 networks" in out
+    assert "all of them hold" not in out
+    code, out, _ = call(monkeypatch, capsys, "check", directory, "--json")
+    assert code == 1
+    (broken,) = [record for record in json.loads(out) if record["verdict"] == "violated"]
+    assert (broken["statement"], broken["violations"]) == ("edge", 1)
+    assert broken["measured"] > broken["bound"]
+
+
+def test_a_planted_violation_by_flow_has_the_integrators_error_next_to_it(
+    saved: Any, tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    directory = Path(shutil.copytree(saved["flow"][1], tmp_path / "copy"))
+    path = directory / FILES["final"]
+    arrays = dict(np.load(path))
+    arrays["W1"], arrays["W2"] = 1.1 * arrays["W1"], arrays["W2"] / 1.1
+    np.savez(path, **arrays)
+    code, out, _ = call(monkeypatch, capsys, "check", directory)
+    error = json.loads((directory / FILES["summary"]).read_text())["integration_error"]
+    assert code == 1
+    assert "VIOLATED: lemma-1." in out
+    assert "hypothesis: gradient flow of a linear network" in out
+    assert f"the integrator's own error {error:.6g}" in out
+    assert "the end, layer" in out
+
+
+def test_train_by_the_command_and_its_check(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    random = np.random.default_rng(0)
+    frame = pd.DataFrame(random.standard_normal((30, 4)), columns=["a", "b", "y", "z"])
+    frame.to_csv(tmp_path / "data.csv", index=False)
+    arguments = ("--target", "y", "--target", "z", "--flow", "--depth", "2", "--scale", "0.5")
+    code, _, _ = call(
+        monkeypatch,
+        capsys,
+        *("train", tmp_path / "data.csv", *arguments, "--out", tmp_path / "run"),
+    )
+    assert code == 0
+    code, out, _ = call(monkeypatch, capsys, "check", tmp_path / "run", "--json")
+    assert code == 0
+    records = {r["statement"]: r for r in json.loads(out) if r["verdict"] == "holds"}
+    assert "several outputs" in records["exact-minimal-sharpness"]["note"]
