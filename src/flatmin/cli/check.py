@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,10 +12,6 @@ from flatmin.errors import DataError, SettingError
 
 if TYPE_CHECKING:
     from flatmin.ledger.record import Record
-
-# Of the table: its width where there is no terminal, what a column takes besides its text, and the
-# least number of characters for which the last column is worth its place.
-WIDTH, SPACE, LEAST = 200, 3, 15
 
 
 def check(
@@ -103,9 +98,7 @@ def _print_table(records: list[Record], networks: int) -> None:
         )
         for record in lines
     ]
-    print_list(
-        *_fitting(("Statement", "Verdict", "Slack", "Bound", "Measured", "At its tightest"), rows)
-    )
+    print_list(("Statement", "Verdict", "Slack", "Bound", "Measured", "At its tightest"), rows)
     broken = violated(records)
     applied = [record for record in lines if record.networks]
     sentence = f"{len(applied)} of {len(lines)} statements apply to these {networks} networks"
@@ -126,18 +119,6 @@ def _print_table(records: list[Record], networks: int) -> None:
             ],
         )
     print_lines("Notes", _notes(records))
-
-
-def _fitting(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Any:
-    """The table with its last column cut to the terminal, or left out, so that numbers stay."""
-    from rich.console import Console
-
-    console = Console()
-    width = console.width if console.is_terminal else WIDTH
-    widest = [max(len(head), *map(len, column)) for head, *column in zip(heads, *rows, strict=True)]
-    room = width - sum(widest[:-1]) - SPACE * len(heads)
-    last = len(heads) - (room < LEAST)
-    return heads[:last], [(*row[:-1], row[-1][:room])[:last] for row in rows]
 
 
 def _notes(records: list[Record]) -> list[str]:

@@ -7,6 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 
+# Of a list: its width where there is no terminal, what a column takes besides its text, and the
+# least number of characters for which the last column is worth its place.
+_WIDTH, _SPACE, _LEAST = 200, 3, 15
+
+
 def number(value: float) -> str:
     """Six significant digits, the same everywhere."""
     return f"{value:.6g}"
@@ -27,26 +32,24 @@ def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def print_list(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table with one line a row; at a terminal what does not fit is cut from the last column."""
+    """A table with one line a row: its last column is cut to the terminal, or left out."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for i, head in enumerate(heads):
-        last = i == len(heads) - 1
-        widest = max([len(head), *(len(row[i]) for row in rows)])
-        table.add_column(
-            head,
-            justify="left" if i < 2 or last else "right",
-            no_wrap=True,
-            min_width=None if last else widest,
-        )
-    for row in rows:
-        table.add_row(*row)
     console = Console(highlight=False)
     if not console.is_terminal:
-        console.width = 200
+        console.width = _WIDTH
+    widest = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+    room = console.width - sum(widest[:-1]) - _SPACE * len(heads)
+    shown = len(heads) if room >= _LEAST else len(heads) - 1
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for i, head in enumerate(heads[:shown]):
+        table.add_column(
+            head, justify="left" if i in (0, 1, len(heads) - 1) else "right", no_wrap=True
+        )
+    for row in rows:
+        table.add_row(*(*row[:-1], row[-1][:room])[:shown])
     console.print(table)
 
 
