@@ -5,6 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DOCS_READY := $(VENV)/.ready-docs
+GENERATED := docs/_generated
 
 .DEFAULT_GOAL := help
 .PHONY: help test reproduce bench docs lint clean
@@ -25,8 +26,9 @@ $(READY) $(DOCS_READY): pyproject.toml constraints.txt
 	PIP_CONSTRAINT=$(abspath constraints.txt) $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS)]'
 	@touch $@
 
+# BLAS threads only get in each other's way on matrices as small as these.
 test: $(READY)
-	$(BIN)/python -m pytest
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest
 
 reproduce: $(READY)
 	$(BIN)/flatmin reproduce --out reproduction
@@ -35,7 +37,12 @@ bench: $(READY)
 	@mkdir -p benchmarks
 	$(BIN)/flatmin bench --results benchmarks/RESULTS.md
 
-docs: $(DOCS_READY)
+# Pictures and tables of the theory's pages: about a minute, and only after the sources changed.
+$(GENERATED)/.made: docs/ledger.py $(shell find src/flatmin -name '*.py') | $(DOCS_READY)
+	$(BIN)/python docs/ledger.py $(GENERATED)
+	@touch $@
+
+docs: $(DOCS_READY) $(GENERATED)/.made
 	$(BIN)/python -m sphinx -W --keep-going --quiet -b html docs docs/_build/html
 	@echo "Documentation: $(abspath docs/_build/html/index.html)"
 
@@ -45,4 +52,4 @@ lint: $(READY)
 	$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis reproduction docs/_build
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis reproduction docs/_build $(GENERATED)

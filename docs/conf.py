@@ -16,6 +16,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+BAR = '<mo stretchy="false" lspace="0" rspace="0">|</mo>'
 SOURCE = Path(__file__).resolve().parent.parent / "src"
 
 project = "flatmin"
@@ -25,7 +26,7 @@ release = version = re.search(
 ).group(1)
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.mathjax"]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "_generated"]
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
 
@@ -153,7 +154,9 @@ def _modules(name: str) -> list[str]:
 
 
 def _document(module: str) -> str:
-    text = SOURCE.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8")
+    path = SOURCE.joinpath(*module.split("."))
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    text = file.read_text(encoding="utf-8")
     if ast.get_docstring(ast.parse(text)) is None:
         return ""
     return (
@@ -173,13 +176,6 @@ def _expand_modules(app: Any, document: str, source: list[str]) -> None:
     )
 
 
-def _drop_empty_toctree(app: Any, document: str, source: list[str]) -> None:
-    """A list of all pages of a folder is left out while the folder has none."""
-    folder = Path(app.srcdir, document).parent
-    if document.endswith("/index") and len(list(folder.glob("*.md"))) == 1:
-        source[0] = re.sub(r"```{toctree}\n:glob:.*?```", "", source[0], flags=re.DOTALL)
-
-
 def _formula(as_block: bool, otherwise: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
     """A formula as MathML, which browsers show without a network; what cannot be, by MathJax."""
     from docutils.nodes import SkipNode
@@ -189,6 +185,8 @@ def _formula(as_block: bool, otherwise: Callable[[Any, Any], None]) -> Callable[
     def visit(translator: Any, node: Any) -> None:
         try:
             formula = tex2mathml(node.astext(), as_block)
+            # Bars are norms here: no space as around an operator.
+            formula = re.sub(r"<mo[^>]*>\|</mo>", BAR, formula)
         except MathError:
             otherwise(translator, node)
         else:
@@ -206,4 +204,3 @@ def setup(app: Any) -> None:
     app.connect("autodoc-process-signature", _process_signature)
     app.connect("autodoc-process-docstring", _process_docstring)
     app.connect("source-read", _expand_modules)
-    app.connect("source-read", _drop_empty_toctree)

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-
 # Of a list: its width where there is no terminal, what a column takes besides its text, and the
 # least number of characters for which the last column is worth its place.
 _WIDTH, _SPACE, _LEAST = 200, 3, 15

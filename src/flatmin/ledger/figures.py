@@ -1,4 +1,9 @@
-"""Pictures of the ledger: each statement's bound and measurement, and the slack of all of them."""
+"""Pictures of the ledger: each statement's bound and measurement, and the slack of all of them.
+
+What a panel shows depends on what a comparison runs over. Along a run: both sides over its records,
+and below them the slack. Over something that was varied: both sides against it. Over an ensemble:
+every network, in the order of its bound, a lower and an upper bound of one quantity together.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flatmin.atomic import make_directory
-from flatmin.ledger.record import Record, Sides, Verdict, merge
+from flatmin.ledger.record import Record, Verdict
 from flatmin.ledger.statements import STATEMENTS, Statement
-from flatmin.plots import BLUE, GREEN, ORANGE, RED, new_figure, save
+from flatmin.plots import BLUE, GREEN, ORANGE, PURPLE, RED, SKY, plain_log_ticks, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,9 +28,15 @@ if TYPE_CHECKING:
 Float = NDArray[np.float64]
 
 PANELS = 5
+COLUMNS = 3
+# Networks of a run's panel, and comparisons of a panel over something varied.
 LINES = 4
+COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, RED)
 # Slack outside of these is drawn at the ends: equality up to rounding, and nothing to compare with.
 LEAST_SLACK, MOST_SLACK = 1e-8, 1e8
+# Values below this are not drawn on a logarithmic axis.
+LEAST = 1e-18
+BOTH = {"lower", "upper"}
 
 
 def write_figures(
@@ -36,7 +47,8 @@ def write_figures(
     `records` are those of `all_records`, one for each piece of evidence.
     """
     make_directory(directory)
-    figures = {"slack": slack_figure(records)}
+    extra = [] if lemma_3 is None else lemma_3.as_records()
+    figures = {"slack": slack_figure([*records, *extra])}
     for statement in STATEMENTS:
         found = [r for r in records if r.statement == statement.id and r.sides is not None]
         if found:
@@ -54,98 +66,254 @@ def write_figures(
 
 def statement_figure(statement: Statement, records: Sequence[Record]) -> Figure:
     """Bound and measurement, a panel for each part of the statement."""
-    tightest = [record for record in merge(records) if record.sides is not None]
-    tightest = (list(filter(_differs, tightest)) or tightest)[:PANELS]
-    figure, panels = new_figure(len(tightest), width=max(5.0, 3.3 * len(tightest)), height=3.4)
+    groups = _panels([r for r in records if r.sides is not None])
+    along = any(_over_records(group[0]) for group in groups)
+    figure, panels = _grid(len(groups), slack=along)
     figure.suptitle(f"{statement.id}: {statement.title}", fontsize=11)
-    for panel, record in zip(panels, tightest, strict=True):
-        _draw(panel, record, [r for r in records if r.part == record.part and r.sides is not None])
-        panel.set_title(record.part, fontsize=9)
-    panels[0].set_ylabel("both sides")
-    panels[0].plot([], [], "-o", color="0.3", ms=3, label="measured")
-    panels[0].plot([], [], "--x", color="0.3", ms=4, label="bound")
-    figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=8)
+    kinds = set()
+    for (panel, below), group in zip(panels, groups, strict=True):
+        kinds |= _draw(panel, below, group)
+        parts = list(dict.fromkeys(record.part for record in group))
+        panel.set_title(" and ".join(parts), fontsize=9)
+        panel.set_ylabel(statement.quantity_of(parts[0]), fontsize=9)
+        for axes in (panel, below):
+            if axes is not None:
+                axes.tick_params(labelsize=8)
+    _add_legend(figure, kinds)
     return figure
 
 
+def _panels(records: Sequence[Record]) -> list[list[Record]]:
+    """The records of each panel: those of one part, or of both bounds of one quantity."""
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        groups.setdefault(record.part, []).append(record)
+    # A yes or no has the same two sides everywhere: there is nothing to see.
+    groups = {part: g for part, g in groups.items() if any(map(_differs, g))} or groups
+    if set(groups) >= BOTH and _same_measured(groups["lower"], groups["upper"]):
+        groups["lower"] += groups.pop("upper")
+    return list(groups.values())[:PANELS]
+
+
 def _differs(record: Record) -> bool:
-    """Whether there is anything to see: a yes or no has the same two sides everywhere."""
     assert record.sides is not None
     return not np.array_equal(record.sides.measured, record.sides.bound)
 
 
-def _draw(panel: Axes, record: Record, same: Sequence[Record]) -> None:
-    sides = record.sides
-    assert sides is not None
-    if "record" in sides.axes:
-        _over_records(panel, record)
-    elif sides.x is not None and len(sides.x) > 1:
-        _over_x(panel, sides)
+def _same_measured(lower: Sequence[Record], upper: Sequence[Record]) -> bool:
+    """Whether both bounds are of the same measurements, not along runs."""
+    if _over_records(lower[0]) or len(lower) != len(upper):
+        return False
+    return all(
+        a.sides is not None
+        and b.sides is not None
+        and np.array_equal(a.sides.measured, b.sides.measured)
+        for a, b in zip(lower, upper, strict=True)
+    )
+
+
+def _over_records(record: Record) -> bool:
+    return record.sides is not None and "record" in record.sides.axes
+
+
+def _grid(count: int, slack: bool) -> tuple[Figure, list[tuple[Axes, Axes | None]]]:
+    """Panels in rows of at most three, each with a lower one for the slack if asked for."""
+    from matplotlib.figure import Figure as NewFigure
+
+    columns = min(count, COLUMNS) if count != 4 else 2
+    rows = -(-count // columns)
+    width = 5.0 if count == 1 else 9.0
+    figure = NewFigure(figsize=(width, (4.8 if slack else 3.3) * rows + 0.3), layout="constrained")
+    if not slack:
+        axes: Any = figure.subplots(rows, columns, squeeze=False)
+        pairs: list[tuple[Any, Any]] = [(panel, None) for panel in axes.ravel()]
     else:
-        _over_ensemble(panel, same)
+        axes = figure.subplots(
+            2 * rows, columns, squeeze=False, sharex="col", height_ratios=[2, 1] * rows
+        )
+        pairs = [
+            (axes[2 * row, column], axes[2 * row + 1, column])
+            for row in range(rows)
+            for column in range(columns)
+        ]
+    for panel in axes.ravel():
+        panel.spines[["top", "right"]].set_visible(False)
+    for panel, below in pairs[count:]:
+        panel.remove()
+        if below is not None:
+            below.remove()
+    return figure, pairs[:count]
 
 
-def _over_records(panel: Axes, record: Record) -> None:
-    """A colour for each network; of its layers, the one with the least slack."""
-    measured, bound, _ = _tightest_layer(record)
-    for network, colour in zip(range(measured.shape[1]), (BLUE, ORANGE, GREEN, RED), strict=False):
-        panel.plot(measured[:, network], color=colour, lw=1.0)
-        panel.plot(bound[:, network], color=colour, lw=1.0, ls="--")
-    panel.set_xlabel(f"record along the run, {record.at.split(',')[0]}")
+def _draw(panel: Axes, below: Axes | None, records: Sequence[Record]) -> set[str]:
+    """Draw one panel; what its legend needs."""
+    sides = records[0].sides
+    assert sides is not None
+    if _over_records(records[0]) and below is not None:
+        return _draw_along(panel, below, _shown(records))
+    if sides.x is not None and len(sides.x) > 1:
+        return _draw_over_x(panel, _spread(records))
+    return _draw_ensemble(panel, below, records)
+
+
+def _order(record: Record) -> tuple[bool, float]:
+    """Where it applies first, then the least slack."""
+    assert record.slack is not None
+    return record.verdict is Verdict.NOT_APPLICABLE, record.slack
+
+
+def _shown(records: Sequence[Record]) -> Record:
+    """The tightest piece of evidence; if there are such, one with several networks."""
+    several = [r for r in records if r.sides is not None and r.sides.slack.shape[1] >= LINES]
+    return min(several or records, key=_order)
+
+
+def _spread(records: Sequence[Record]) -> list[Record]:
+    """A few, from the tightest to the loosest."""
+    ordered = sorted(records, key=_order)
+    chosen = np.linspace(0, len(ordered) - 1, min(len(ordered), LINES)).astype(int)
+    return [ordered[i] for i in chosen]
+
+
+def _draw_along(panel: Axes, below: Axes, record: Record) -> set[str]:
+    """A colour for each of the tightest networks; of its layers, the one with the least slack."""
+    measured, bound, slack, room = _tightest_layer(record)
+    larger = np.maximum(measured, bound)
+    slack = np.where((room < larger) & (slack > 0.0), slack, np.nan)
+    least = np.min(np.where(np.isnan(slack), np.inf, slack), axis=0)
+    for network, colour in zip(np.argsort(least, kind="stable"), COLOURS[:LINES], strict=False):
+        panel.plot(measured[:, network], color=colour, lw=1.2)
+        panel.plot(bound[:, network], color=colour, lw=1.2, ls="--")
+        below.plot(slack[:, network], color=colour, lw=1.0)
+    below.set_xlabel(f"record along the run, {record.at.split(',')[0]}", fontsize=9)
+    below.set_ylabel("slack", fontsize=9)
     _log_if_wide(panel)
+    if not _log_if_wide(below):
+        below.set_ylim(0.0, 1.1 * below.get_ylim()[1])
+    return {"line"}
 
 
-def _tightest_layer(record: Record) -> tuple[Float, Float, Float]:
-    """measured, bound and slack as `[record, network]`."""
+def _tightest_layer(record: Record) -> tuple[Float, Float, Float, Float]:
+    """measured, bound, slack and room as `[record, network]`."""
     sides = record.sides
     assert sides is not None
+    arrays = (sides.measured, sides.bound, sides.slack, sides.room)
     if sides.slack.ndim == 2:
-        return sides.measured, sides.bound, sides.slack
+        return arrays
     layer = np.argmin(np.where(np.isnan(sides.slack), np.inf, sides.slack), axis=2)[:, :, None]
-    measured, bound, slack = (
-        np.take_along_axis(np.asarray(values), layer, axis=2)[:, :, 0]
-        for values in (sides.measured, sides.bound, sides.slack)
+    measured, bound, slack, room = (
+        np.take_along_axis(np.asarray(values), layer, axis=2)[:, :, 0] for values in arrays
     )
-    return measured, bound, slack
+    return measured, bound, slack, room
 
 
-def _over_x(panel: Axes, sides: Sides) -> None:
-    """Both sides against what was varied; the bar is the room for errors."""
-    assert sides.x is not None
-    panel.plot(sides.x, np.ravel(sides.measured), "o-", color=BLUE)
-    panel.errorbar(
-        sides.x, np.ravel(sides.bound), np.ravel(sides.room), fmt="x--", color=RED, capsize=3
-    )
-    panel.set_xlabel(sides.x_name)
-    if sides.x.min() > 0.0 and sides.x.max() > 3.0 * sides.x.min():
+def _draw_over_x(panel: Axes, records: Sequence[Record]) -> set[str]:
+    """Both sides against what was varied; a bar is the room for errors."""
+    bars, xs, name = False, [], ""
+    for record, colour in zip(records, COLOURS, strict=False):
+        sides = record.sides
+        assert sides is not None
+        assert sides.x is not None
+        x, bound, room = sides.x, np.ravel(sides.bound), np.ravel(sides.room)
+        against = RED if len(records) == 1 else colour
+        panel.plot(x, np.ravel(sides.measured), "o-", color=colour, ms=4, lw=1.2)
+        panel.plot(x, bound, "x--", color=against, ms=7, mew=1.5, lw=1.2, zorder=3)
+        if np.any(room > 0.02 * bound):
+            bars = True
+            panel.errorbar(x, bound, room, fmt="none", ecolor=RED, elinewidth=1.0, capsize=4)
+        xs.append(x)
+        name = sides.x_name
+    panel.set_xlabel(name, fontsize=9)
+    x = np.unique(np.concatenate(xs))
+    if x.min() > 0.0 and x.max() > 3.0 * x.min():
         panel.set_xscale("log")
-        if len(sides.x) <= LINES:
-            panel.set_xticks(sides.x, labels=[f"{x:.3g}" for x in sides.x])
+        if len(x) <= LINES:
+            panel.set_xticks(x, labels=[f"{value:.3g}" for value in x])
             panel.set_xticks([], minor=True)
+        elif x.max() < 300.0 * x.min():
+            plain_log_ticks(panel.xaxis)
     if not _log_if_wide(panel):
         panel.set_ylim(0.0, 1.1 * panel.get_ylim()[1])
+    return {"mark", "bar"} if bars else {"mark"}
 
 
-def _over_ensemble(panel: Axes, records: Sequence[Record]) -> None:
-    """Every entry of every piece of evidence, in the order of its bound."""
-    measured, bound = (
-        np.concatenate([np.ravel(getattr(r.sides, name)) for r in records])
-        for name in ("measured", "bound")
+def _draw_ensemble(panel: Axes, below: Axes | None, records: Sequence[Record]) -> set[str]:
+    """Every entry of every piece of evidence once, in the order of its (upper) bound."""
+    from matplotlib.ticker import MaxNLocator
+
+    parts = list(dict.fromkeys(record.part for record in records))
+    table = np.column_stack([_column(records, part, "bound") for part in reversed(parts)])
+    measured = _column(records, parts[0], "measured")
+    one = [r for r in records if r.part == parts[0] and r.sides is not None]
+    # A statement whose hypotheses are not met is still worth seeing, in grey.
+    outside = np.concatenate(
+        [np.full(r.sides.slack.size, float(not _counts(r))) for r in one if r.sides is not None]
     )
-    order = np.argsort(bound, kind="stable")
-    panel.plot(bound[order], "x", color=RED, ms=4)
-    panel.plot(measured[order], "o", color=BLUE, ms=3, mec="none", alpha=0.7)
-    panel.set_xlabel("over the ensemble, by bound")
+    rows = np.unique(np.column_stack([table, measured, outside]), axis=0)
+    at, size = np.arange(len(rows)), 3 if len(rows) > 60 else 5
+    for column, marker in zip(range(len(parts)), "x+", strict=False):
+        panel.plot(at, rows[:, column], marker, color=RED, ms=size + 2, ls="none")
+    inside = rows[:, -1] == 0.0
     _log_if_wide(panel)
+    for chosen, colour in ((inside, BLUE), (~inside, "0.6")):
+        panel.plot(at[chosen], rows[chosen, -2], "o", color=colour, ms=size, mec="none", alpha=0.8)
+    zeros = at[rows[:, -2] == 0.0]
+    if _log_if_wide(panel) and len(zeros):
+        low = panel.get_ylim()[0]
+        panel.plot(zeros, np.full(len(zeros), low), "o", color=BLUE, ms=size, clip_on=False)
+        panel.set_ylim(bottom=low)
+    panel.set_xlabel("over the ensemble, by bound", fontsize=9)
+    panel.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    if below is not None:
+        below.remove()
+        panel.tick_params(labelbottom=True)
+    return {"dot"} if inside.all() else {"dot", "outside"}
+
+
+def _column(records: Sequence[Record], part: str, name: str) -> Float:
+    return np.concatenate(
+        [np.ravel(getattr(record.sides, name)) for record in records if record.part == part]
+    )
+
+
+def _add_legend(figure: Figure, kinds: set[str]) -> None:
+    from matplotlib.lines import Line2D
+
+    known: dict[str, list[Any]] = {
+        "line": [
+            Line2D([], [], color="0.3", label="measured"),
+            Line2D([], [], color="0.3", ls="--", label="bound"),
+        ],
+        "mark": [
+            Line2D([], [], color="0.3", marker="o", ms=4, label="measured"),
+            Line2D([], [], color="0.3", marker="x", ms=6, ls="--", label="bound"),
+        ],
+        "dot": [
+            Line2D([], [], color=BLUE, marker="o", ms=4, ls="none", label="measured"),
+            Line2D([], [], color=RED, marker="x", ms=5, ls="none", label="bound"),
+        ],
+        "bar": [Line2D([], [], color=RED, marker="|", ms=9, ls="none", label="room for errors")],
+        "outside": [
+            Line2D([], [], color="0.6", marker="o", ms=4, ls="none", label="hypotheses not met")
+        ],
+    }
+    handles = [handle for kind, found in known.items() if kind in kinds for handle in found]
+    figure.legend(
+        handles=handles,
+        loc="outside lower center",
+        ncols=len(handles),
+        frameon=False,
+        fontsize=9,
+    )
 
 
 def _log_if_wide(panel: Axes) -> bool:
-    """A logarithmic axis where the values spread over more than a factor of twenty."""
+    """A logarithmic axis where the values spread over more than a factor of ten."""
     values = np.concatenate([np.asarray(line.get_ydata(), dtype=float) for line in panel.lines])
-    values = values[np.isfinite(values) & (values > 1e-18)]
-    if not len(values) or values.max() <= 20.0 * values.min():
+    values = values[np.isfinite(values) & (values > LEAST)]
+    if not len(values) or values.max() <= 10.0 * values.min():
         return False
-    panel.set_yscale("log")
+    panel.set_yscale("log", nonpositive="mask")
     panel.set_ylim(values.min() / 3.0, values.max() * 3.0)
     return True
 
@@ -165,34 +333,37 @@ def slack_figure(records: Sequence[Record]) -> Figure:
     panel: Any = figure.subplots()
     panel.spines[["top", "right"]].set_visible(False)
     for height, (_, found) in enumerate(rows):
-        slack = np.concatenate([_by_network(record) for record in found])
+        slack = np.concatenate([slack_by_network(record) for record in found])
         slack = np.clip(slack[~np.isnan(slack)], LEAST_SLACK, MOST_SLACK)
         if not len(slack):
             continue
-        shift = 0.12 * np.sin(np.arange(len(slack)) * 2.4)
-        panel.plot(slack, height + shift, ".", color=BLUE, ms=3, alpha=0.4, mec="none")
+        shift = 0.2 * np.sin(np.arange(len(slack)) * 2.4)
+        panel.plot(slack, height + shift, ".", color=BLUE, ms=4, alpha=0.4, mec="none")
         panel.plot(np.median(slack), height, "|", color=ORANGE, ms=14, mew=2)
         panel.plot(slack.min(), height, "|", color=_colour(found), ms=14, mew=2)
     for label, colour in (("tightest", GREEN), ("median", ORANGE), ("violated", RED)):
         panel.plot([], [], "|", color=colour, ms=12, mew=2, label=label)
-    panel.set_yticks(range(len(rows)), labels=[s.id for s, _ in rows], fontsize=8)
+    panel.set_yticks(range(len(rows)), labels=[s.id for s, _ in rows], fontsize=9)
     panel.set(xscale="log", xlabel="slack: larger side / smaller side - 1")
+    panel.set_xlim(LEAST_SLACK / 3.0, MOST_SLACK * 3.0)
     panel.axvline(1.0, color="0.8", lw=0.8, zorder=0)
-    figure.legend(loc="outside upper right", ncols=3, frameon=False, fontsize=8)
+    figure.legend(loc="outside upper right", ncols=3, frameon=False, fontsize=9)
     return figure
 
 
 def _counts(record: Record) -> bool:
-    return record.sides is not None and record.verdict is not Verdict.NOT_APPLICABLE
+    return record.slack is not None and record.verdict is not Verdict.NOT_APPLICABLE
 
 
 def _colour(records: Sequence[Record]) -> str:
     return RED if any(r.verdict is Verdict.VIOLATED for r in records) else GREEN
 
 
-def _by_network(record: Record) -> Float:
+def slack_by_network(record: Record) -> Float:
     """The least slack of each network; every entry where the axes do not count networks."""
-    assert record.sides is not None
+    assert record.slack is not None
+    if record.sides is None:
+        return np.array([record.slack])
     slack, axes = record.sides.slack, record.sides.axes
     if "network" not in axes:
         return np.ravel(slack)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flatmin.ledger.lemma_3 import Curve, Float, Lemma3Table
-from flatmin.plots import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, SKY, new_figure, plain_log_ticks
+from flatmin.plots import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, SKY, plain_log_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,7 +21,7 @@ _MOST = 12.0
 
 
 def lemma_3_figure(table: Lemma3Table) -> Figure:
-    """Failure probability against u, a panel per s; at the right the smallest u that works.
+    """Failure probability against u, a panel per s; in the last one the smallest u that works.
 
     A line is the share of networks that may fail, and goes on thin as the upper confidence limit
     where none does. A band goes from the lower to the upper confidence limit. Thick pale lines
@@ -30,7 +30,7 @@ def lemma_3_figure(table: Lemma3Table) -> Figure:
     scales, dimensions, depths = (
         sorted({getattr(one, name) for one in table.curves}) for name in ("s", "d", "L")
     )
-    figure, panels = new_figure(len(scales) + 1, width=3.4 * (len(scales) + 1), height=4.6)
+    figure, panels = _grid(len(scales) + 1)
     colours = {d: _COLOURS[i % len(_COLOURS)] for i, d in enumerate(dimensions)}
     lines = {L: _LINES[i % len(_LINES)] for i, L in enumerate(depths)}
     for panel, s in zip(panels, scales, strict=False):
@@ -40,10 +40,25 @@ def lemma_3_figure(table: Lemma3Table) -> Figure:
                 if depths[-1] == curve.L:
                     _draw_bound(panel, curve, colours[curve.d])
         _finish_panel(panel, f"s = {s:g}", table.curves[0].us)
-    panels[0].set_ylabel("failure probability")
+        panel.set_ylabel("failure probability")
     _draw_admissible(panels[-1], table, scales, dimensions)
     _add_legend(figure, colours, lines)
     return figure
+
+
+def _grid(count: int) -> tuple[Figure, list[Axes]]:
+    """Panels in two columns, the last one at the end."""
+    from matplotlib.figure import Figure as NewFigure
+
+    rows = -(-count // 2)
+    figure = NewFigure(figsize=(9.0, 3.6 * rows + 0.9), layout="constrained")
+    axes: Any = figure.subplots(rows, 2, squeeze=False)
+    panels = list(axes.ravel())
+    for panel in panels:
+        panel.spines[["top", "right"]].set_visible(False)
+    for panel in panels[count:]:
+        panel.remove()
+    return figure, panels[:count]
 
 
 def _draw_measured(panel: Axes, curve: Curve, colour: str, line: str) -> None:
@@ -81,7 +96,7 @@ def _draw_admissible(
         quiet = _worst({d: [one.quiet_from() for one in chosen if one.d == d] for d in dimensions})
         panel.plot(dimensions, works, f"{marker}-", color=colour, ms=6, label=f"s = {s:g}")
         panel.plot(dimensions, quiet, f"{marker}:", color=colour, ms=6, mfc="white", lw=1)
-    panel.set(title="smallest u", xlabel="dimension d", xscale="log", yscale="log")
+    panel.set(title="smallest u", xlabel="dimension d", ylabel="u", xscale="log", yscale="log")
     panel.set_xticks(dimensions, labels=[str(d) for d in dimensions])
     panel.set_xticks([], minor=True)
     low, high = panel.get_ylim()
@@ -114,7 +129,7 @@ def _add_legend(figure: Figure, colours: dict[int, str], lines: dict[int, str]) 
         Line2D([], [], color=BLACK, marker="o", label="the bound works from here"),
         Line2D([], [], color=BLACK, marker="o", mfc="white", ls=":", label="failures below 5 %"),
     ]
-    columns = -(-len(handles) // 2)
+    columns = -(-len(handles) // 3)
     figure.legend(
         handles=handles, frameon=False, fontsize=8, ncols=columns, loc="outside lower center"
     )
