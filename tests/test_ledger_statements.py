@@ -527,4 +527,6 @@ def test_rates_are_compared_on_the_same_runs() -> None:
     notes = rate_notes([runs, other])
     assert notes == rate_notes([runs])
     assert "about eta^" in notes["lemma-1", ""]
-    assert {"lemma-7", "theorem-3", "corollary-1"} <= {statement for statement, _ in notes}
+    assert {"lemma-7", "theorem-3"} <= {statement for statement, _ in notes}
+    # (A2) fails at this scale, whatever the rate: nothing is said about eta.
+    assert "corollary-1" not in {statement for statement, _ in notes}

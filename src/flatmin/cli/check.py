@@ -101,9 +101,11 @@ def _print_table(records: list[Record], networks: int) -> None:
     print_list(("Statement", "Verdict", "Slack", "Bound", "Measured", "At its tightest"), rows)
     broken = violated(records)
     applied = [record for record in lines if record.networks]
-    sentence = f"{len(applied)} of {len(lines)} statements apply to these {networks} networks"
+    subject = "this network" if networks == 1 else f"these {networks} networks"
+    sentence = f"{len(applied)} of {len(lines)} statements apply to {subject}"
     if not broken:
-        print_lines(f"{sentence}; all of them hold.", _notes(records))
+        ending = "; all of them hold." if applied else "."
+        print_lines(sentence + ending, _notes(records))
         return
     names = ", ".join(dict.fromkeys(record.statement for record in broken))
     print_lines(f"{sentence}. VIOLATED: {names}.")

@@ -9,6 +9,7 @@ time.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from flatmin.dynamics.descent import descend
 from flatmin.dynamics.outcome import Recording
 from flatmin.ledger.collect import LAST, evidence_of
 from flatmin.ledger.evidence import Evidence
-from flatmin.ledger.record import Record, merge
+from flatmin.ledger.record import Record, Verdict, merge
 from flatmin.ledger.statements import FLOW_ONLY
 
 # Rates that are looked at, records of a repeated run, and the largest number of steps repeated.
@@ -44,11 +45,18 @@ def rate_notes(cases: Sequence[Evidence]) -> dict[tuple[str, str], str]:
                     by_rate[share * rate] = [again]
     found: dict[tuple[str, str], dict[float, Record]] = {}
     for rate in sorted(by_rate):
-        records = (r for check in FLOW_ONLY for runs in by_rate[rate] for r in check(runs))
+        records = (r for check in FLOW_ONLY for runs in by_rate[rate] for r in check(as_flow(runs)))
         for record in merge(records):
-            if record.slack is not None:
+            # Where another hypothesis fails, eta is not to blame.
+            if record.verdict is not Verdict.NOT_APPLICABLE:
                 found.setdefault((record.statement, record.part), {})[rate] = record
     return {key: _note(records) for key, records in found.items() if len(records) > 1}
+
+
+def as_flow(runs: Evidence) -> Evidence:
+    """The same measurements, taken for those of gradient flow at time eta times the step."""
+    trace = runs.trace if runs.time is None else runs.trace | {"time": runs.time}
+    return replace(runs, learning_rate=None, trace=trace)
 
 
 def repeated(runs: Evidence, share: float) -> Evidence:
