@@ -77,7 +77,7 @@ def test_output(reproduction):
     rows = pd.concat(
         pd.read_parquet(path) for path in (reproduction / "data" / "linear" / "runs").iterdir()
     )
-    assert len(rows) == 10 * (1 + 1 + 1 + 1 + 4)
+    assert len(rows) == 10 * (4 + 4 + 4 + 4 + 16)
 
 
 def test_report_json(reproduction):
