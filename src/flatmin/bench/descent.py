@@ -49,7 +49,7 @@ def gd_linear_d5() -> Result:
             "D": rivals.machine_limit(6.0 * architecture.parameters),
         },
         {"A": 1000.0, "B": 150.0, "D": 0.25},
-        rounds=7,
+        rounds=15,
     )
 
 
