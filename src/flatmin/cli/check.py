@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from flatmin.ledger.record import Record
 
 
+ALARM = "bold red"
+
+
 def check(
     directory: Annotated[
         str | None,
@@ -108,7 +111,7 @@ def _print_table(records: list[Record], networks: int) -> None:
         print_lines(sentence + ending, _notes(records))
         return
     names = ", ".join(dict.fromkeys(record.statement for record in broken))
-    print_lines(f"{sentence}. VIOLATED: {names}.")
+    print_lines(f"{sentence}. VIOLATED: {names}.", style=ALARM)
     for record in broken:
         error = "none" if record.error is None else number(record.error)
         print_lines(
@@ -119,6 +122,7 @@ def _print_table(records: list[Record], networks: int) -> None:
                 f"room for errors {shown(record.room)}; the integrator's own error {error}",
                 f"by {record.violations} of {record.networks} networks",
             ],
+            style=ALARM,
         )
     print_lines("Notes", _notes(records))
 

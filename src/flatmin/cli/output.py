@@ -52,13 +52,13 @@ def print_list(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     console.print(table)
 
 
-def print_lines(sentence: str, notes: Iterable[str] = ()) -> None:
+def print_lines(sentence: str, notes: Iterable[str] = (), style: str = "bold") -> None:
     """A sentence, then notes, wrapped to the terminal."""
     from rich.console import Console
     from rich.text import Text
 
     console = Console(highlight=False)
-    console.print(Text(sentence, style="bold"))
+    console.print(Text(sentence, style=style))
     for note in notes:
         console.print(Text(f"- {note}"))
 

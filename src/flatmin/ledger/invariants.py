@@ -74,64 +74,43 @@ def lemma_2(runs: Evidence) -> list[Record]:
 
     The proof adds up |D_k|_2 and |tr D_k|; what the D_k have drifted is the room.
     """
-    norms, defects = runs.along("spectral_norm"), runs.along("rank_one_defect")
     hypothesis = f"{FLOW}, d_L = 1 and p = 1"
+    norms, aligned = runs.along("spectral_norm"), runs.along("alignment")
     if norms is None or not runs.initial.architecture.linear:
         return [not_applicable("lemma-2", hypothesis, "not measured")]
-    epsilon = runs.epsilon
-    share = (2.0 + np.sqrt(runs.regression.d)) * (runs.depth - 1)
-    room = share * drift_bound(runs)
-    common: dict[str, Any] = {
-        "hypothesis": f"{hypothesis}; eps = {_range(epsilon)}",
-        "applies": runs.flow and runs.plain,
-        "network_axis": 1,
-        "flow_only": not runs.flow,
-        "error": largest_error(runs),
-    }
     squares = norms**2
-    spread = np.max(squares, axis=2) - np.min(squares, axis=2)
-    records = [
+    with np.errstate(divide="ignore"):
+        inverse = 1.0 / squares[:, :, 1:]
+    # part -> what is measured, and what multiplies eps
+    parts: dict[str, tuple[Float | None, Any]] = {
+        "equal norms": (np.ptp(squares, axis=2), 1.0),
+        "rank one": (runs.along("rank_one_defect"), 1.0),
+        "alignment": (None if aligned is None else np.maximum(1.0 - aligned, 0.0), inverse),
+    }
+    room = (2.0 + np.sqrt(runs.regression.d)) * (runs.depth - 1) * drift_bound(runs)
+    return [
         compare(
             "lemma-2",
-            spread,
-            epsilon[None, :],
+            measured,
+            _by_network(runs.epsilon, measured) * factor,
             measured="smaller",
-            part="equal norms",
-            room=room[None, :],
-            place=runs.place("record", "network"),
-            **common,
+            part=part,
+            hypothesis=f"{hypothesis}; eps = {_range(runs.epsilon)}",
+            applies=runs.flow and runs.plain,
+            room=_by_network(room, measured) * factor + 10.0 * EPSILON,
+            place=runs.place(*("record", "network", "layer")[: measured.ndim]),
+            network_axis=1,
+            flow_only=not runs.flow,
+            error=largest_error(runs),
         )
+        for part, (measured, factor) in parts.items()
+        if measured is not None and measured.size
     ]
-    if defects is not None:
-        records.append(
-            compare(
-                "lemma-2",
-                defects,
-                epsilon[None, :, None],
-                measured="smaller",
-                part="rank one",
-                room=room[None, :, None],
-                place=runs.place("record", "network", "layer"),
-                **common,
-            )
-        )
-    aligned = runs.along("alignment")
-    if aligned is not None and aligned.shape[2]:
-        with np.errstate(divide="ignore"):
-            least = 1.0 / squares[:, :, 1:]
-        records.append(
-            compare(
-                "lemma-2",
-                np.maximum(1.0 - aligned, 0.0),
-                epsilon[None, :, None] * least,
-                measured="smaller",
-                part="alignment",
-                room=room[None, :, None] * least + 10.0 * EPSILON,
-                place=runs.place("record", "network", "layer"),
-                **common,
-            )
-        )
-    return records
+
+
+def _by_network(values: Float, like: Float) -> Float:
+    """One number per network, for an array `[record, network]` or `[record, network, layer]`."""
+    return values.reshape(1, -1, *(1,) * (like.ndim - 2))
 
 
 def _range(values: Float) -> str:
