@@ -77,9 +77,10 @@ def _run(preset: str, seed: int, quiet: bool) -> tuple[list[Any], Any]:
         cases = run_preset(preset, seed, progress)
     if preset != "residual":
         return cases, None
-    from flatmin.ledger.lemma_3 import lemma_3
+    from flatmin.ledger.lemma_3 import lemma_3, network_count
 
-    return cases, lemma_3(seed)
+    with progress_bar("random products", network_count(), quiet=quiet) as progress:
+        return cases, lemma_3(seed, progress=progress)
 
 
 def _print_table(records: list[Record], networks: int) -> None:
