@@ -18,6 +18,7 @@ from flatmin.generators import gaussian_samples
 from flatmin.initialisation import initialise
 from flatmin.ledger.collect import LAST, evidence_of
 from flatmin.ledger.evidence import Evidence, initial_epsilon
+from flatmin.ledger.presets import near
 from flatmin.network import Architecture, Ensemble
 from flatmin.paper.data import paper_output_vector, paper_samples
 from flatmin.problem import Regression, Samples
@@ -72,18 +73,14 @@ def large() -> Evidence:
 
 @cache
 def residual() -> Evidence:
-    """Gradient flow of residual networks, |p| = 1."""
-    return run(paper_samples(), RESIDUAL, "residual", 0.25)
+    """Gradient flow of residual networks, |p| = 1, the target near p."""
+    return run(near(paper_output_vector()[None], 0, "case"), RESIDUAL, "residual", 0.1)
 
 
 @cache
 def several() -> Evidence:
-    """Gradient flow with four outputs."""
-    random = np.random.default_rng(0)
-    X = random.standard_normal((40, 4))
-    target = np.eye(4) + 0.1 * random.standard_normal((4, 4))
-    Y = X @ target.T + 0.1 * random.standard_normal((40, 4))
-    return run(Samples.from_arrays(X, Y), SEVERAL, "residual", 0.25)
+    """Gradient flow with four outputs, the target near the identity."""
+    return run(near(np.eye(4), 0, "case"), SEVERAL, "residual", 0.1)
 
 
 @cache
@@ -177,7 +174,7 @@ def synthetic(
         np.zeros(2),
         np.ones(2),
         np.zeros(2),
-        {"risk": np.array([[1.0, 1.0], [1e-3, 1e-3]])},
+        {"risk": np.array([[1e-6, 1e-6], [1e-9, 1e-9]])},
         {"theta": np.full((2, depth), theta)},
         error=np.full(2, 1e-9),
     )

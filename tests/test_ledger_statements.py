@@ -20,6 +20,7 @@ from flatmin.ledger import flatness, stability
 from flatmin.ledger.descent import rate_notes
 from flatmin.ledger.evidence import Evidence
 from flatmin.ledger.record import Record, Verdict, merge
+from flatmin.ledger.residual import theta_norm
 from flatmin.ledger.statements import FLOW_ONLY, STATEMENTS
 from flatmin.paper.data import paper_samples
 from flatmin.theory import minimal_sharpness as theory
@@ -124,7 +125,7 @@ def long_p(runs: Evidence) -> Evidence:
 
 
 def standing_still(runs: Evidence) -> Evidence:
-    """Network 2 as if it had stopped going down before a minimiser."""
+    """Network 2 as if it had come to rest before a minimiser: without gradient, with risk."""
     still = cases.spoilt_trace(runs, BROKEN, risk=lambda r: np.where(np.isnan(r), r, r[0]))
     return cases.spoilt(still, BROKEN, converged=lambda c: False)
 
@@ -530,3 +531,23 @@ def test_rates_are_compared_on_the_same_runs() -> None:
     assert {"lemma-7", "theorem-3"} <= {statement for statement, _ in notes}
     # (A2) fails at this scale, whatever the rate: nothing is said about eta.
     assert "corollary-1" not in {statement for statement, _ in notes}
+
+
+def test_two_data_sets_show_a_constant_and_do_not_judge_it() -> None:
+    swept = [runs for i, runs in enumerate(cases.sweep(lambda x: x**0.5)) if i < 6]
+    (record,) = [r for r in records("theorem-4", swept) if r.part.startswith("bounded")]
+    assert record.verdict is Verdict.NOT_APPLICABLE
+    assert "constant measured" in record.note
+
+
+def test_theta_of_a_study_is_that_of_the_last_record() -> None:
+    runs = residual()
+    last = {name: values for name, values in runs.last.items() if name != "theta"}
+    np.testing.assert_allclose(theta_norm(replace(runs, last=last)), theta_norm(runs), rtol=1e-3)
+
+
+def test_scales_are_not_mixed() -> None:
+    swept = cases.sweep(lambda x: 1.0)
+    mixed = [replace(runs, scale=np.array([0.0, 0.25])) for runs in swept]
+    parts = {record.part for record in records("theorem-4", mixed)}
+    assert {"bounded in L, with noise", "bounded in L, without noise"} <= parts

@@ -100,6 +100,8 @@ def training_figure(trace: Any, title: str, edge: float | None, least: float | N
         middle.axhline(least, color=GREEN, ls=":", label="S_min, exact")
     middle.set(xlabel=x, ylabel="sharpness", yscale="log")
     low, high = middle.get_ylim()
+    if high < 1.001 * low:  # at depth 1 the sharpness is the same everywhere
+        middle.set_ylim(low / 1.5, 1.5 * high)
     if high / low < 1e3:
         plain_log_ticks(middle.yaxis)
     norms = [name for name in trace if name.startswith("spectral_norm")]

@@ -121,7 +121,7 @@ def _print_table(records: list[Record], networks: int) -> None:
                 f"hypothesis: {record.hypothesis}",
                 f"bound {shown(record.bound)}, measured {shown(record.measured)} at {record.at}",
                 f"room for errors {shown(record.room)}; the integrator's own error {error}",
-                f"by {record.violations} of {record.networks} networks",
+                f"by {record.violations} of {record.networks} networks or cases",
             ],
             style=ALARM,
         )

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from flatmin.errors import DataError
-from flatmin.ledger.descent import rate_notes
+from flatmin.ledger.descent import as_flow, rate_notes
 from flatmin.ledger.evidence import Evidence
 from flatmin.ledger.record import Record, Verdict, merge, not_applicable
-from flatmin.ledger.statements import STATEMENTS, Statement
+from flatmin.ledger.statements import STATEMENTS, Check, Statement
 
 
 def check(cases: Sequence[Evidence], lemma_3: Sequence[Record] = ()) -> list[Record]:
@@ -39,7 +39,7 @@ def _records(
     if statement.sweep is not None:
         found = statement.sweep(cases)
     elif statement.check is not None:
-        found = [record for runs in cases for record in statement.check(runs)]
+        found = [record for runs in cases for record in _checked(statement.check, runs)]
     else:
         found = list(lemma_3) or [
             not_applicable(statement.id, "random matrices: see --preset residual", "not measured")
@@ -49,7 +49,22 @@ def _records(
     return applied or found
 
 
+def _checked(one: Check, runs: Evidence) -> list[Record]:
+    """The records of a statement; "flow only" means that all but being a flow is met."""
+    records = one(runs)
+    if not any(record.flow_only for record in records):
+        return records
+    verdicts = {record.part: record.verdict for record in one(as_flow(runs))}
+    return [
+        replace(record, flow_only=verdicts.get(record.part) is not Verdict.NOT_APPLICABLE)
+        if record.flow_only
+        else record
+        for record in records
+    ]
+
+
 def _with_note(record: Record, notes: dict[tuple[str, str], str]) -> Record:
+    """On gradient descent, how a statement about flow is missed as eta grows."""
     note = notes.get((record.statement, record.part)) if record.flow_only else None
     return record if note is None else replace(record, note=note)
 

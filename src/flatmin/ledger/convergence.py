@@ -21,18 +21,20 @@ def lemma_8(runs: Evidence) -> list[Record]:
 
     4 lam (R - R_min) <= |grad R^1(w)|^2 <= 4 Lam (R - R_min).
     """
-    gradient, excess = runs.trace.get("map_gradient"), runs.trace.get("risk")
+    gradient, excess = runs.trace.get("map_gradient"), runs.risk
     if gradient is None or excess is None:
         return [not_applicable("lemma-8", "linear network", "not measured")]
     squares = gradient[:, :, 0] ** 2
-    room = runs.rounding(excess) * squares
+    largest = runs.regression.largest_eigenvalue
+    room = runs.gradient_error(gradient[:, :, 0], layers=False)
+    room = room + 4.0 * largest * runs.risk_error(excess)
     common: dict[str, Any] = {
         "hypothesis": "linear network",
         "place": runs.place("record", "network"),
         "network_axis": 1,
         "room": room,
     }
-    low, high = runs.regression.smallest_eigenvalue, runs.regression.largest_eigenvalue
+    low, high = runs.regression.smallest_eigenvalue, largest
     records = [
         compare("lemma-8", 4.0 * low * excess, squares, measured="larger", part="lower", **common),
         compare(
@@ -44,9 +46,9 @@ def lemma_8(runs: Evidence) -> list[Record]:
 
 def _identity(runs: Evidence) -> list[Record]:
     """The identity of Lemma 8 at the initial weights, from the rows themselves."""
-    excess = runs.trace["risk"][0]
-    if runs.samples is None:
+    if runs.samples is None or runs.risk is None:
         return []
+    excess = runs.risk[0]
     from flatmin.dynamics.measures import error_of_map, task
 
     error = error_of_map(runs.layers, task(runs.regression, runs.initial.architecture))
@@ -74,7 +76,7 @@ def gradient_sandwich(runs: Evidence) -> list[Record]:
     4 lam |p|^2 smin(Pi_{L:k+1})^2 smin(Pi_{k-1:1})^2 (R - R_min)  <=  |grad_k|_F^2
                              <=  4 Lam |p|^2 |Pi_{L:k+1}|^2 |Pi_{k-1:1}|^2 (R - R_min).
     """
-    gradient, excess = runs.trace.get("layer_gradient"), runs.trace.get("risk")
+    gradient, excess = runs.trace.get("layer_gradient"), runs.risk
     floor, ceiling = runs.trace.get("gradient_floor"), runs.trace.get("gradient_ceiling")
     if gradient is None or floor is None or ceiling is None or excess is None:
         return [not_applicable("gradient-sandwich", "linear network", "not measured")]
@@ -82,7 +84,8 @@ def gradient_sandwich(runs: Evidence) -> list[Record]:
         "hypothesis": "linear network",
         "place": runs.place("record", "network", "layer"),
         "network_axis": 1,
-        "room": 2.0 * runs.rounding(excess)[:, :, None] * gradient**2,
+        # Both sides hold the same error of w.
+        "room": 2.0 * runs.gradient_error(gradient),
     }
     return [
         compare(
@@ -96,9 +99,10 @@ def gradient_sandwich(runs: Evidence) -> list[Record]:
 
 def a1(runs: Evidence) -> tuple[Yes, str]:
     """(A1): R(W(0)) <= R_0 and grad R(W(0)) != 0; which runs meet it, and the numbers."""
-    excess, gradient = runs.trace["risk"][0], runs.trace["gradient"][0]
+    assert runs.risk is not None
+    excess, gradient = runs.risk[0], runs.trace["gradient"][0]
     # A layer that is 0 gives R(W(0)) = R_0 up to rounding.
-    low = excess <= runs.excess_at_zero * (1.0 + runs.rounding(excess))
+    low = excess <= runs.excess_at_zero + np.ravel(runs.risk_error(runs.risk)[0])
     meets = low & (gradient > 0.0)
     ratio = float(np.max(excess)) / runs.excess_at_zero
     words = f"(A1) (R(W(0)) - R_min)/(R_0 - R_min) = {ratio:.6g} <= 1, gradient not 0"
@@ -126,10 +130,13 @@ def pl_constant(
     def difference(c: float) -> float:
         return float((c - least) ** (depth - 1) * c - kappa)
 
-    high = least + 1.0
-    while difference(high) < 0.0:
-        high = least + 2.0 * (high - least)
-    best = high if depth == 1 else float(brentq(difference, least, high, xtol=1e-15, rtol=1e-14))
+    if depth == 1:
+        best = float(max(kappa, least))
+    else:
+        high = least + 1.0
+        while difference(high) < 0.0:
+            high = least + 2.0 * (high - least)
+        best = float(brentq(difference, least, high, xtol=1e-15, rtol=1e-14))
     root = min((best - least) ** (depth - 1), kappa / best)
     return float(4.0 * regression.smallest_eigenvalue * root**2), best
 
@@ -144,7 +151,8 @@ def theorem_3(runs: Evidence) -> list[Record]:
     time = runs.time
     if not runs.plain or time is None or not {"risk", "gradient"} <= set(runs.trace):
         return [not_applicable("theorem-3", hypothesis, "not measured along gradient flow")]
-    excess, gradient = runs.trace["risk"], runs.trace["gradient"]
+    excess, gradient = runs.risk, runs.trace["gradient"]
+    assert excess is not None
     meets, words = a1(runs)
     mu = np.full(len(runs), np.nan)
     best = np.full(len(runs), np.nan)
@@ -163,7 +171,7 @@ def theorem_3(runs: Evidence) -> list[Record]:
             measured="larger",
             hypothesis=f"gradient flow, d_L = 1, p = 1, {words}",
             applies=(meets & (mu > 0.0) & runs.flow)[None, :],
-            room=runs.rounding(excess) * gradient**2,
+            room=runs.depth * runs.gradient_error(gradient) + mu * runs.risk_error(excess),
             place=runs.place("record", "network"),
             network_axis=1,
             error=largest_error(runs),
@@ -190,12 +198,12 @@ def lemma_7(runs: Evidence) -> list[Record]:
     hypothesis = "gradient flow of a linear network"
     if runs.time is None or not {"risk", "gradient", "gradient_floor"} <= set(runs.trace):
         return [not_applicable("lemma-7", hypothesis, "not measured along gradient flow")]
-    excess = runs.trace["risk"]
-    half = np.argmax(excess <= 0.5 * excess[0], axis=0)
-    return [
-        _decay(runs, np.zeros(len(runs), dtype=int), "from the start"),
-        _decay(runs, half, "from half the risk"),
-    ]
+    assert runs.risk is not None
+    gone = runs.risk <= 0.5 * runs.risk[0]
+    records = [_decay(runs, np.zeros(len(runs), dtype=int), "from the start")]
+    if gone.any(axis=0).all():
+        records.append(_decay(runs, np.argmax(gone, axis=0), "from half the risk"))
+    return records
 
 
 def _held(values: Float) -> Float:
@@ -206,12 +214,13 @@ def _held(values: Float) -> Float:
 
 def _decay(runs: Evidence, start: NDArray[np.int_], part: str) -> Record:
     """Lemma 7 from record `start` of each network on."""
-    excess, gradient, time = runs.trace["risk"], runs.trace["gradient"], runs.time
+    excess, gradient, time = runs.risk, runs.trace["gradient"], runs.time
+    assert excess is not None
     assert time is not None
     networks = np.arange(len(runs))
     later = np.arange(len(time))[:, None] >= start
-    with np.errstate(divide="ignore", invalid="ignore"):
-        rate = np.sum(runs.trace["gradient_floor"] ** 2, axis=2) / excess
+    floor = np.sum(runs.trace["gradient_floor"] ** 2, axis=2)
+    rate = floor / np.where(excess > 0.0, excess, np.nan)
     rate = np.where(later, _held(rate), np.nan)
     mu = np.nanmin(rate, axis=0)
     passed = np.maximum(time - time[start, networks], 0.0)
@@ -232,7 +241,7 @@ def _decay(runs: Evidence, start: NDArray[np.int_], part: str) -> Record:
         hypothesis=f"gradient flow, |grad R|^2 >= mu (R - R_min) with mu = {_span(mu)}",
         applies=((mu > 0.0) & runs.flow)[None, :],
         flow_only=not runs.flow,
-        room=gradient * error + runs.rounding(excess) * excess + np.expm1(between) * bound,
+        room=gradient * error + runs.risk_error(excess) + np.expm1(between) * bound,
         place=runs.place("record", "network"),
         network_axis=1,
         error=largest_error(runs),

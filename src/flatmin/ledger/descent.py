@@ -2,8 +2,8 @@
 
 Gradient descent with step eta follows the flow with an error of order eta: per step it moves the
 invariants of Lemma 1 by eta^2 (grad_{k+1}' grad_{k+1} - grad_k grad_k'). Where runs have one rate
-only, the same initial weights are trained again at one half and one quarter of it, for as long in
-time.
+only, the same initial weights are trained again at it, one half and one quarter of it, for as long
+in time.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flatmin.dynamics.descent import descend
 from flatmin.dynamics.outcome import Recording
@@ -20,37 +21,51 @@ from flatmin.ledger.evidence import Evidence
 from flatmin.ledger.record import Record, Verdict, merge
 from flatmin.ledger.statements import FLOW_ONLY
 
-# Rates that are looked at, records of a repeated run, and the largest number of steps repeated.
+Float = NDArray[np.float64]
+
+# Rates that are looked at; shares of the only one at which its runs are repeated, with so many
+# records at the same times; and the largest number of steps repeated.
 MOST_RATES = 6
+SHARES = (1.0, 0.5, 0.25)
 RECORDS = 100
 MOST_STEPS = 1_000_000
 
 
 def rate_notes(cases: Sequence[Evidence]) -> dict[tuple[str, str], str]:
     """(statement, part) -> how it is missed as eta grows, for statements about flow."""
-    by_rate: dict[float, list[Evidence]] = {}
-    for runs in cases:
-        if runs.learning_rate is None or not runs.initial.architecture.linear or not len(runs):
-            continue
-        rates = np.unique(runs.learning_rate)
-        for rate in rates[np.linspace(0, len(rates) - 1, min(len(rates), MOST_RATES)).astype(int)]:
-            by_rate.setdefault(float(rate), []).append(runs.some(runs.learning_rate == rate))
-    if len(by_rate) == 1:
-        rate, (runs, *_) = by_rate.popitem()
-        by_rate[rate] = [runs]
-        for share in (0.5, 0.25):
-            if np.max(runs.steps) / share <= MOST_STEPS:
-                again = repeated(runs, share)
-                if len(again):
-                    by_rate[share * rate] = [again]
     found: dict[tuple[str, str], dict[float, Record]] = {}
-    for rate in sorted(by_rate):
-        records = (r for check in FLOW_ONLY for runs in by_rate[rate] for r in check(as_flow(runs)))
-        for record in merge(records):
+    for rate, runs in sorted(_by_rate(cases).items()):
+        for record in merge(r for check in FLOW_ONLY for r in check(as_flow(runs))):
             # Where another hypothesis fails, eta is not to blame.
             if record.verdict is not Verdict.NOT_APPLICABLE:
                 found.setdefault((record.statement, record.part), {})[rate] = record
     return {key: _note(records) for key, records in found.items() if len(records) > 1}
+
+
+def _by_rate(cases: Sequence[Evidence]) -> dict[float, Evidence]:
+    """Runs that differ in their rate only: of one data set, architecture and initial scale."""
+    groups = [
+        runs.some(runs.scale == scale)
+        for runs in cases
+        if runs.learning_rate is not None and runs.initial.architecture.linear
+        for scale in np.unique(runs.scale)
+    ]
+    if not groups:
+        return {}
+    runs = max(groups, key=lambda group: len(_rates(group)))
+    rates = _rates(runs)
+    if len(rates) > 1:
+        few = np.linspace(0, len(rates) - 1, min(len(rates), MOST_RATES)).astype(int)
+        return {float(rate): runs.some(runs.learning_rate == rate) for rate in rates[few]}
+    if np.max(runs.steps) / min(SHARES) > MOST_STEPS:
+        return {}
+    again = {share * float(rates[0]): repeated(runs, share) for share in SHARES}
+    return {rate: repeat for rate, repeat in again.items() if len(repeat)}
+
+
+def _rates(runs: Evidence) -> Float:
+    assert runs.learning_rate is not None
+    return np.unique(runs.learning_rate)
 
 
 def as_flow(runs: Evidence) -> Evidence:

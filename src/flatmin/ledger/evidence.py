@@ -152,19 +152,61 @@ class Evidence:
         rounding = 100.0 * EPSILON * self.sharpness
         if not self.initial.architecture.linear:
             return np.asarray(self.residual + rounding)
-        rho = np.sqrt(self.excess) / np.linalg.norm(self.regression.q, 2)
-        g = 2.0 * np.sqrt(self.regression.largest_eigenvalue * self.excess)
+        excess = np.maximum(self.excess, 0.0)
+        rho = np.sqrt(excess) / np.linalg.norm(self.regression.q, 2)
+        g = 2.0 * np.sqrt(self.regression.largest_eigenvalue * excess)
         bend = (self.depth - 1) * self.largest_norm ** max(self.depth - 2, 0) * self.output_norm
         near = g * bend + self.residual + rounding
         with np.errstate(divide="ignore"):
             share = np.where(rho >= 1.0, np.inf, (1.0 - rho) ** -2.0 - 1.0)
         return np.asarray(near + share * (self.sharpness + near))
 
-    def rounding(self, excess: Float) -> Float:
-        """Relative rounding error of what is built on w - w*, which loses digits near w*."""
-        size = self.depth * self.regression.d * EPSILON
-        with np.errstate(divide="ignore"):
-            return np.asarray(4.0 * size * (1.0 + np.sqrt(self.excess_at_zero / excess)))
+    @cached_property
+    def risk(self) -> Float | None:
+        """R - R_min along the run; what rounding has made negative is 0."""
+        return np.maximum(self.trace["risk"], 0.0) if "risk" in self.trace else None
+
+    @cached_property
+    def map_error(self) -> Float:
+        """Rounding error of w along the run: eps L d_max times |w| + |w*|, and a factor for sums.
+
+        With |w| <= |w*| + |w - w*|, which counts directions that the data do not see as well.
+        """
+        size = 2.0 * float(np.linalg.norm(self.regression.w_star)) + np.sqrt(self._distance)
+        return np.asarray(4.0 * EPSILON * self.depth * self.widest * size)
+
+    @property
+    def _distance(self) -> Float:
+        """|w - w*|^2 along the run; 0 if not measured."""
+        return np.maximum(self.trace.get("distance", np.zeros((1, len(self)))), 0.0)
+
+    @property
+    def widest(self) -> int:
+        """The largest dimension that a product of layers sums over."""
+        return max(self.regression.d, *self.initial.architecture.widths)
+
+    def risk_error(self, excess: Float) -> Float:
+        """Rounding error of R - R_min = (w - w*)' Sigma (w - w*): that of w, and that of the sum.
+
+        The sum loses digits where w - w* lies in directions that the data do not see.
+        """
+        largest = self.regression.largest_eigenvalue
+        error = np.sqrt(largest) * self.map_error
+        sums = 4.0 * EPSILON * self.widest * largest * self._distance
+        return np.asarray(2.0 * np.sqrt(excess) * error + error**2 + sums)
+
+    def gradient_error(self, gradient: Float, layers: bool = True) -> Float:
+        """Rounding error of |grad|^2, from that of grad R^1 = 2 Sigma (w - w*).
+
+        A layer's gradient is that, multiplied by the products on both sides of the layer:
+        at most |p| max_k |W_k|^{L-1} times it.
+        """
+        error = 2.0 * self.regression.largest_eigenvalue * self.map_error
+        if layers:
+            error = error * self.output_norm * self.largest_norm ** (self.depth - 1)
+        error = error.reshape(*error.shape, *(1,) * (gradient.ndim - max(error.ndim, 2)))
+        relative = 8.0 * EPSILON * self.depth * self.widest
+        return np.asarray(2.0 * gradient * error + error**2 + relative * gradient**2)
 
     def along(self, name: str) -> Float | None:
         """A quantity over the records and, last, at the final weights; None if not measured."""

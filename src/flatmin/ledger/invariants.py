@@ -49,8 +49,7 @@ def drift_bound(runs: Evidence) -> Float:
     """The largest drift of D_k that the integrator's local errors and rounding explain."""
     error = np.zeros(len(runs)) if runs.error is None else runs.error
     norm = runs.largest_norm
-    size = runs.regression.d * norm**2
-    rounding = EPSILON * (runs.steps + runs.regression.d) * 4.0 * size
+    rounding = EPSILON * (runs.steps + runs.widest) * 4.0 * runs.widest * norm**2
     return np.asarray(4.0 * norm * error + error**2 + rounding)
 
 

@@ -29,10 +29,7 @@ Layers = Sequence[Float]
 STATEMENT = "lemma-9"
 NORM, FLOOR = "norm", "smallest singular value"
 RANDOM_DIRECTIONS = 4
-HYPOTHESIS = (
-    "square layers, m = min_k smin(W_k...W_1) > 0, M = max(1, max_k |W_k...W_1|_2), "
-    "max_k |theta_k|_2 = m^2 / (4 M^2)"
-)
+HYPOTHESIS = "square layers whose products have singular values above 0"
 # Relative error of a product of many matrices and of its singular values.
 _ROUNDING = 1e-12
 
@@ -107,6 +104,11 @@ def sides_at(
 
 def lemma_9_records(sides: Sides) -> list[Record]:
     """|W~_k...W~_1|_2 <= 2 M and m / 2 <= smin(W~_k...W~_1) at their tightest networks."""
+    hypothesis = (
+        f"square layers, M = max_k |W_k...W_1|_2 or 1 = {_span(sides.ceiling)}, "
+        f"m = min_k smin(W_k...W_1) = {_span(sides.floor)}, "
+        f"max_k |theta_k|_2 = {_span(sides.radius)}"
+    )
     applies = (sides.ceiling >= 1.0) & (sides.floor > 0.0) & (sides.floor < 1.0)
     upper, lower = 2.0 * sides.ceiling, sides.floor / 2.0
     return [
@@ -115,7 +117,7 @@ def lemma_9_records(sides: Sides) -> list[Record]:
             sides.norm,
             upper,
             measured="smaller",
-            hypothesis=HYPOTHESIS,
+            hypothesis=hypothesis,
             place=lambda index: f"network {index[0]}, theta: {sides.hardest[0][index[0]]}",
             applies=applies,
             room=_ROUNDING * upper,
@@ -126,7 +128,7 @@ def lemma_9_records(sides: Sides) -> list[Record]:
             lower,
             sides.smallest,
             measured="larger",
-            hypothesis=HYPOTHESIS,
+            hypothesis=hypothesis,
             place=lambda index: f"network {index[0]}, theta: {sides.hardest[1][index[0]]}",
             applies=applies,
             room=_ROUNDING * sides.ceiling,
@@ -218,3 +220,7 @@ def singular_pair(layers: Layers, at: Int, which: int) -> tuple[Float, Float]:
 def _unit(vectors: Float) -> Float:
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.asarray(vectors / np.where(norms == 0.0, 1.0, norms))
+
+
+def _span(values: Float) -> str:
+    return f"{values.min():.3g} to {values.max():.3g}"

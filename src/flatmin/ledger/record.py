@@ -77,7 +77,7 @@ class Record:
     error: float | None = None
     """The integrator's own estimate of its error; none without an integrator."""
     networks: int = 0
-    """How many networks the statement applied to."""
+    """How many networks (of a sweep, sizes or scales) the statement applied to."""
     violations: int = 0
     """How many of them break it."""
     flow_only: bool = False
