@@ -8,18 +8,20 @@ import pytest
 from scipy.stats import binomtest
 
 from flatmin.errors import SettingError
-from flatmin.ledger import lemma_3 as module
+from flatmin.ledger import lemma_3_draws as module
 from flatmin.ledger.lemma_3 import (
     US,
     Curve,
-    Extremes,
     Lemma3Table,
     Status,
     confidence_interval,
-    extreme_singular_values,
-    failure_bound,
     lemma_3,
     network_count,
+)
+from flatmin.ledger.lemma_3_draws import (
+    Extremes,
+    extreme_singular_values,
+    failure_bound,
     norm_ceiling,
     pushed,
     sample,

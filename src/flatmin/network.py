@@ -136,6 +136,14 @@ class Architecture:
         """|p|, or 1 for several outputs."""
         return 1.0 if self.output is None else float(np.linalg.norm(self.p))
 
+    def check_fits(self, inputs: int, targets: int) -> None:
+        """Refuse data with other numbers of features or targets."""
+        if self.inputs != inputs:
+            raise SettingError(f"the network takes {self.inputs} inputs but the data have {inputs}")
+        outputs = self.widths[-1] if self.output is None else 1
+        if outputs != targets:
+            raise SettingError(f"the data have {targets} targets, the network {outputs}")
+
     def split(self, flat: Float) -> list[Float]:
         """The layers inside flat parameters `[..., P]`, as views of shape `[..., d_k, d_{k-1}]`."""
         lead = flat.shape[:-1]

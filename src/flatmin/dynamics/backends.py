@@ -60,13 +60,7 @@ def choose(
     kind: np.dtype[Any],
 ) -> Backend:
     """The backend for a problem and an architecture that fit each other."""
-    if architecture.inputs != problem.d:
-        raise SettingError(
-            f"the network takes {architecture.inputs} inputs but the data have {problem.d}"
-        )
-    outputs = architecture.widths[-1] if architecture.output is None else 1
-    if outputs != problem.targets:
-        raise SettingError(f"the data have {problem.targets} targets, the network {outputs}")
+    architecture.check_fits(problem.d, problem.targets)
     if tolerance is not None:
         tolerance = check_positive("tolerance", tolerance)
     if architecture.linear and architecture.output is not None:

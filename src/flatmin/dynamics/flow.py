@@ -21,7 +21,7 @@ from flatmin.dynamics.descent import Progress
 from flatmin.dynamics.measures import LAYER_MEASURES, drift, task
 from flatmin.dynamics.outcome import Outcome, Recording, State, Trace
 from flatmin.errors import SettingError
-from flatmin.network import Architecture, Ensemble
+from flatmin.network import Ensemble
 from flatmin.parallel import over_each, thread_count
 from flatmin.problem import Regression
 
@@ -58,7 +58,12 @@ def flow(
     `rejected`.
     """
     architecture = ensemble.architecture
-    _check_fit(regression, architecture)
+    if not architecture.linear:
+        raise SettingError(
+            "gradient flow is for linear networks with one output or several, "
+            f"got activation {architecture.activation_name!r}"
+        )
+    architecture.check_fits(regression.d, regression.targets)
     rtol, tolerance = check_positive("rtol", rtol), check_positive("tolerance", tolerance)
     atol = rtol * ATOL_SHARE if atol is None else check_positive("atol", atol)
     if not end > 0.0:
@@ -73,21 +78,6 @@ def flow(
     run = _Flow(regression, ensemble, integrator, recording)
     run.finish(threads or thread_count(), progress)
     return run.outcome()
-
-
-def _check_fit(regression: Regression, architecture: Architecture) -> None:
-    if not architecture.linear:
-        raise SettingError(
-            "gradient flow is for linear networks with one output or several, "
-            f"got activation {architecture.activation_name!r}"
-        )
-    if architecture.inputs != regression.d:
-        raise SettingError(
-            f"the network takes {architecture.inputs} inputs but the data have {regression.d}"
-        )
-    outputs = architecture.widths[-1] if architecture.output is None else 1
-    if outputs != regression.targets:
-        raise SettingError(f"the data have {regression.targets} targets, the network {outputs}")
 
 
 class _Integrator(Protocol):
