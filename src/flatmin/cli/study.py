@@ -186,7 +186,7 @@ def _print_points(found: dict[str, int], per_point: list[Point]) -> None:
     from flatmin.cli.output import number, print_table
 
     print_table(("Runs", ""), [(state, str(count)) for state, count in found.items()])
-    states = ("runs", "converged", "edge of stability", "diverged")
+    states = ("runs", "learned", "settled", "edge of stability", "diverged")
     rows = [
         [
             *map(number, point.place.values()),
@@ -197,7 +197,7 @@ def _print_points(found: dict[str, int], per_point: list[Point]) -> None:
         for point in per_point[:_MOST_POINTS]
     ]
     names = [name.replace("_", " ") for name in per_point[0].place]
-    heads = ("runs", "conv.", "edge", "div.", "sharpness", "95 % band", "distance")
+    heads = ("runs", "learned", "settled", "edge", "div.", "sharpness", "95 % band", "distance")
     print_table([*names, *heads], rows)
     if len(per_point) > _MOST_POINTS:
         print(f"... and {len(per_point) - _MOST_POINTS} more points: see --json or export")

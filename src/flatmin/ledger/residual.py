@@ -45,7 +45,7 @@ def theta_norm(runs: Evidence) -> Float | None:
 def sharpness_ratio(runs: Evidence) -> Float:
     """(S/S_min) / (Lam/lam) of the runs that found a minimiser."""
     ratio = runs.sharpness / runs.least_sharpness / runs.regression.condition_number
-    return np.where(runs.converged, ratio, np.nan)
+    return np.where(runs.settled, ratio, np.nan)
 
 
 def theorem_4(cases: Sequence[Evidence]) -> list[Record]:
@@ -72,7 +72,7 @@ def corollary_3(cases: Sequence[Evidence]) -> list[Record]:
             measured="larger",
             part="lower",
             hypothesis=_hypothesis(chosen),
-            applies=runs.converged & runs.regression.full_rank & runs.flow,
+            applies=runs.settled & runs.regression.full_rank & runs.flow,
             flow_only=not runs.flow,
             room=runs.minimiser_room,
             place=runs.place("network"),
@@ -108,9 +108,9 @@ def _bounded_theta(statement: str, cases: Sequence[Evidence]) -> list[Record]:
 
 def _arrived(runs: Evidence) -> Float:
     """1 at a minimiser, 0 at rest elsewhere; NaN for a run that was ended on its way."""
-    found = np.where(runs.converged, 1.0, np.nan)
+    found = np.where(runs.settled, 1.0, np.nan)
     gradient = runs.trace.get("gradient", np.empty((0, len(runs))))
-    for network in np.flatnonzero(~runs.converged):
+    for network in np.flatnonzero(~runs.settled):
         known = gradient[np.isfinite(gradient[:, network]), network]
         if len(known) and known[-1] <= STILL * known[0]:
             found[network] = 0.0

@@ -39,10 +39,10 @@ def a2(runs: Evidence) -> tuple[Yes, str]:
 
 
 def assumptions(runs: Evidence) -> tuple[Yes, str]:
-    """(A1) and (A2), on runs of gradient flow that converged."""
+    """(A1) and (A2), on runs of gradient flow that settled."""
     first, one = a1(runs)
     second, two = a2(runs)
-    return first & second & runs.converged & runs.flow, f"gradient flow, {one}; {two}"
+    return first & second & runs.settled & runs.flow, f"gradient flow, {one}; {two}"
 
 
 def corollary_1(runs: Evidence) -> list[Record]:
@@ -116,7 +116,7 @@ def vanishing_scale_limit(cases: Sequence[Evidence]) -> list[Record]:
 
 def _limit(group: Sequence[Evidence], hypothesis: str) -> Record | None:
     scale, value, room = (
-        np.concatenate([np.asarray(getattr(runs, name))[runs.converged] for runs in group])
+        np.concatenate([np.asarray(getattr(runs, name))[runs.settled] for runs in group])
         for name in ("scale", "sharpness", "minimiser_room")
     )
     limit = limit_of(group[0].regression, group[0].depth)
