@@ -103,7 +103,7 @@ def other_activation(runs: Evidence) -> Evidence:
 
 def unfinished(runs: Evidence) -> Evidence:
     """As if no run had converged."""
-    return replace(runs, converged=np.zeros(len(runs), dtype=bool))
+    return replace(runs, settled=np.zeros(len(runs), dtype=bool))
 
 
 def spoilt(runs: Evidence, network: int, **changes: Callable[[Any], Any]) -> Evidence:

@@ -60,6 +60,46 @@ def test_json(monkeypatch, capsys, table):
         "notes",
     } <= set(result)
     assert (result["n"], result["d"], result["depth"]) == (50, 5, 10)
+    advice = result["advice"]
+    assert set(advice) == {
+        *("learning_rate", "init", "scale", "width", "steps", "learned_share"),
+        *("learned_share_low", "runs", "seeds", "reason"),
+    }
+    assert (advice["init"], advice["scale"], advice["width"]) == ("pytorch", 1.0, 5)
+    assert 0 < advice["learning_rate"] < 2 / exact.exact
+    assert f"{advice['runs']} of {advice['runs']} fresh runs" in advice["reason"]
+    assert result["learned_at"] == 1e-3
+
+
+def test_without_measuring_no_rate_is_named(monkeypatch, capsys, table):
+    arguments = ("predict", table, "--target", "y", "--depth", "10", "--no-measure")
+    code, out, _ = call(monkeypatch, capsys, *arguments, "--json")
+    assert code == 0
+    assert json.loads(out)["advice"] is None
+    code, out, _ = call(monkeypatch, capsys, *arguments)
+    assert "Use learning rate" not in out
+    assert "for example" not in out
+
+
+def test_measure_gives_the_whole_curve_for_every_depth(monkeypatch, capsys, table, tmp_path):
+    figure = tmp_path / "curve.png"
+    arguments = ("predict", table, "--target", "y", "--depths", "2,4", "--measure", "--runs", "20")
+    code, out, _ = call(monkeypatch, capsys, *arguments, "--figure", figure, "--json")
+    assert code == 0
+    result = json.loads(out)
+    assert [one["depth"] for one in result["depths"]] == [2, 4]
+    for one in result["depths"]:
+        curve = one["rate_curve"]
+        ceiling = one["critical_learning_rate"]["exact"]
+        assert one["advice"]["learning_rate"] < one["working_learning_rate"] <= 1.01 * ceiling
+        rates = [point["learning_rate"] for point in curve["points"]]
+        assert rates == sorted(rates)
+        assert curve["points"][0]["slow"] == 1.0
+        assert curve["points"][-1]["unstable"] == 1.0
+    assert figure.read_bytes().startswith(b"\x89PNG")
+    code, out, _ = call(monkeypatch, capsys, *arguments)
+    for words in ("tested rate", "too slow", "unstable", "median steps", "95 % of runs learn"):
+        assert words in " ".join(out.split())
 
 
 def test_table_and_figure(monkeypatch, capsys, table, tmp_path):
@@ -118,6 +158,10 @@ BAD = [
         "cannot be made",
     ),
     (["predict", "{table}", "--target", "y", "--depth", "3", "--colour"], "--colour"),
+    (["predict", "{table}", "--target", "y", "--depth", "3", "--init", "he"], "init must be one"),
+    (["predict", "{table}", "--target", "y", "--depth", "3", "--effort", "0"], "--effort must be"),
+    (["predict", "{table}", "--target", "y", "--depth", "3", "--learned-at", "2"], "between 0"),
+    (["predict", "{table}", "--target", "y", "--depth", "3", "--width", "0"], "--width must be"),
     (["predict", "/nowhere/x.csv", "--target", "y", "--depth", "3"], "/nowhere/x.csv"),
     (["predict"], "FILE"),
     (["forecast"], "forecast"),

@@ -15,21 +15,25 @@ import pandas as pd
 import pytest
 
 from commands import call
+from flatmin.advice import advise
 from flatmin.curvature import sharpness
+from flatmin.network import Architecture
 from flatmin.paper.data import paper_samples
 from flatmin.theory.minimal_sharpness import critical_learning_rate, minimal_sharpness
 
 
 def test_json_without_a_file_uses_the_papers_data(monkeypatch, capsys):
     code, out, err = call(
-        monkeypatch, capsys, "train", "--learning-rate", "0.02", "--steps", "4000", "--json"
+        monkeypatch, capsys, "train", "--learning-rate", "0.05", "--steps", "4000", "--json"
     )
     assert (code, err) == (0, "")
     result = json.loads(out)
     data = paper_samples().regression()
-    assert result["state"] == "converged"
+    assert (result["state"], result["learned"], result["learned_at"]) == ("settled", True, 1e-3)
+    assert result["init"] == "pytorch"
+    assert result["edge_share"] == pytest.approx(result["sharpness"]["value"] / result["edge"])
     assert result["minimal_sharpness"] == pytest.approx(minimal_sharpness(data, 10).exact)
-    assert result["edge"] == pytest.approx(100.0)
+    assert result["edge"] == pytest.approx(40.0)
     assert result["distance"] < 1e-12
     assert result["risk"] == pytest.approx(result["risk_min"])
     assert result["seed"] == 0
@@ -45,7 +49,7 @@ def test_out_writes_what_can_be_read_without_flatmin(monkeypatch, capsys, tmp_pa
         monkeypatch,
         capsys,
         *("train", "--learning-rate", "0.1", "--steps", "450", "--record-every", "5"),
-        *("--seed", "3", "--out", out_dir),
+        *("--init", "gaussian", "--scale", "0.35", "--seed", "3", "--out", out_dir),
     )
     assert code == 0
     assert "2 / learning rate" in out
@@ -78,7 +82,7 @@ def test_flow_and_residual_and_a_file(monkeypatch, capsys, tmp_path):
     )
     assert code == 0
     result = json.loads(out)
-    assert result["state"] == "converged"
+    assert result["state"] == "settled"
     assert result["edge"] is None
     assert result["invariant_drift"] < 1e-7
     assert result["widths"] == [3] * 6
@@ -111,14 +115,16 @@ def test_multiples_of_the_critical_rate(monkeypatch, capsys):
     assert rates["0.5critical"] == pytest.approx(0.5 * rates["critical"])
 
 
-def test_the_edge_of_stability_is_named(monkeypatch, capsys):
+@pytest.mark.parametrize("steps", [300, 4000], ids=["on the way", "settled"])
+def test_the_edge_of_stability_is_named(monkeypatch, capsys, steps):
     code, out, _ = call(
         monkeypatch,
         capsys,
-        *("train", "--learning-rate", "0.07", "--scale", "0.45", "--steps", "4000", "--seed", "1"),
+        *("train", "--learning-rate", "0.07", "--init", "gaussian", "--scale", "0.45"),
+        *("--steps", str(steps), "--seed", "1"),
     )
     assert code == 0
-    assert "dge of stability: sharpness ended at" in out
+    assert "Edge of stability: sharpness is" in " ".join(out.split())
 
 
 def test_divergence_is_a_result(monkeypatch, capsys):
@@ -132,26 +138,41 @@ def test_divergence_is_a_result(monkeypatch, capsys):
     assert "Diverged at step" in result["interpretation"]
 
 
-def test_measure(monkeypatch, capsys, tmp_path):
-    samples = paper_samples()
+def test_without_a_rate_it_takes_the_advice(monkeypatch, capsys):
+    code, out, err = call(monkeypatch, capsys, "train", "--depth", "3", "--json")
+    assert (code, err) == (0, "")
+    result = json.loads(out)
+    assert result["learned"]
+    found = advise(paper_samples(), Architecture.mlp(5, 3))
+    assert result["learning_rate"] == found.learning_rate
+    code, out, _ = call(monkeypatch, capsys, "train", "--depth", "3")
+    assert f"Use learning rate {found.learning_rate:.4g}" in out
+
+
+def test_a_rate_that_cannot_be_found_is_a_clear_line(monkeypatch, capsys, tmp_path):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((40, 3)) * [1e6, 1.0, 1e-6]
     path = tmp_path / "data.npz"
-    np.savez(path, X=samples.X, y=samples.y)
+    np.savez(path, X=X, y=X @ [0.0, 1.0, 1e6])
+    code, out, err = call(monkeypatch, capsys, "train", path, "--target", "y")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "No rate can be advised" in err
+
+
+def test_dead_units_are_stalled_and_have_a_sharpness(monkeypatch, capsys):
+    """Thrown to enormous weights where every GELU is at rest: no gradient, no curvature."""
     code, out, _ = call(
         monkeypatch,
         capsys,
-        *("predict", path, "--target", "y", "--depth", "10", "--measure", "--init", "residual"),
-        *("--scale", "0.25", "--runs", "40", "--json"),
+        *("train", "--depth", "3", "--activation", "gelu-tanh", "--learning-rate", "3"),
+        *("--steps", "300", "--json"),
     )
-    assert code == 0
     result = json.loads(out)
-    working = result["working_learning_rate"]
-    assert {"value", "low", "high", "share", "runs", "steps"} <= set(working)
-    assert 0.9 < working["value"] / result["critical_learning_rate"]["exact"] <= 1.0
-    assert "can converge; from this initialisation" in result["advice"]
+    assert (code, result["state"], result["learned"]) == (0, "stalled", False)
+    assert result["sharpness"]["value"] == 0.0
 
 
 BAD = [
-    (["train"], "either --learning-rate or --flow"),
     (["train", "--flow", "--learning-rate", "0.1"], "either --learning-rate or --flow"),
     (["train", "--learning-rate", "0"], "--learning-rate must be a positive number"),
     (["train", "--learning-rate", "-0.1"], "--learning-rate must be a positive number"),
@@ -170,6 +191,8 @@ BAD = [
     ),
     (["train", "--learning-rate", "0.1", "--activation", "relu"], "activation must be one of"),
     (["train", "--flow", "--activation", "tanh"], "linear networks with one output"),
+    (["train", "--learned-at", "1"], "--learned-at must lie between 0 and 1"),
+    (["train", "--learned-at", "some"], "--learned-at must be a number"),
     (["train", "--learning-rate", "0.1", "--seed", "-1"], "--seed must be a whole number"),
     (["train", "--learning-rate", "0.1", "--target", "y"], "need a FILE"),
     (["train", "/nowhere.csv", "--learning-rate", "0.1"], "--target is missing"),

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from flatmin.activations import ACTIVATIONS
 from flatmin.curvature import sharpness
 from flatmin.dynamics.descent import descend
+from flatmin.dynamics.endings import State
 from flatmin.dynamics.measures import drift, invariants
-from flatmin.dynamics.outcome import MEASURES, Recording, State
+from flatmin.dynamics.outcome import MEASURES, Recording
 from flatmin.errors import SettingError
 from flatmin.generators import gaussian_samples, spectrum_samples
 from flatmin.initialisation import initialise
@@ -76,7 +77,7 @@ def test_each_step_is_the_plain_loop(architecture):
     rates = np.linspace(0.005, 0.05, len(ensemble))
     for steps in (1, 2, 37):
         outcome = descend(samples, ensemble, rates, steps, tolerance=1e-300)
-        assert set(outcome.state) == {State.STEPPED_OUT.value}
+        assert set(outcome.steps) == {steps}
         for start, rate, end in zip(ensemble, rates, outcome.ensemble, strict=True):
             for ours, theirs in zip(
                 end, plain_descent(samples, architecture, start, rate, steps), strict=True
@@ -223,7 +224,7 @@ def test_stopping_early_equals_running_on(rate, scale):
     samples = gaussian_samples(seed=0)
     ensemble = initialise(Architecture.mlp(5, 10), "gaussian", scale, 0, [(i,) for i in range(24)])
     stopped = descend(samples, ensemble, rate, 20_000)
-    done = stopped.converged
+    done = stopped.settled
     assert done.any()
     assert stopped.steps[done].max() < 20_000
     full = descend(samples, ensemble, rate, 20_000, tolerance=1e-300)
@@ -233,11 +234,11 @@ def test_stopping_early_equals_running_on(rate, scale):
 
 
 def test_a_saddle_is_not_a_minimiser():
-    """From a tiny scale the gradient is far below any tolerance, yet nothing has converged."""
+    """From a tiny scale the gradient is far below any tolerance, yet nothing has settled."""
     samples = gaussian_samples(seed=0)
     ensemble = initialise(Architecture.mlp(5, 10), "gaussian", 0.02, 0, [(0,), (1,)])
     outcome = descend(samples, ensemble, 0.1, 1000, tolerance=1e-3)
-    assert set(outcome.state) == {State.STEPPED_OUT.value}
+    assert set(outcome.state) == {State.STALLED.value}
 
 
 def test_lemma_1_drifts_exactly_by_its_second_order_term():
@@ -266,7 +267,7 @@ def test_final_sharpness_lies_between_the_flattest_and_the_edge():
     ensemble = initialise(Architecture.mlp(5, 6), "gaussian", 0.55, 0, [(i,) for i in range(40)])
     rate = 0.06
     outcome = descend(data, ensemble, rate, 30_000)
-    ends = sharpness(data, outcome.ensemble).value[outcome.converged]
+    ends = sharpness(data, outcome.ensemble).value[outcome.settled]
     assert len(ends) > 10
     assert np.all(ends >= minimal_sharpness(data, 6).exact * (1 - 1e-9))
     assert np.all(ends <= 2 / rate * (1 + 1e-6))

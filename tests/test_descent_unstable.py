@@ -53,7 +53,7 @@ def test_it_passes_near_a_minimiser_that_is_not_stable(start: Ensemble, alone: O
 
 
 def test_it_ends_at_a_stable_one(start: Ensemble, alone: Outcome) -> None:
-    assert alone.state[0] == "converged"
+    assert alone.state[0] == "settled"
     assert eta_s(alone) <= 2.0
     some = Ensemble.from_flat(DEEP, start.flat()[[THE_ONE]])
     patient = run(some, tolerance=1e-200)

@@ -9,8 +9,9 @@ from scipy.integrate import solve_ivp
 from flatmin.curvature import sharpness
 from flatmin.curvature.linear import LinearHessian
 from flatmin.dynamics.descent import descend
+from flatmin.dynamics.endings import State
 from flatmin.dynamics.flow import flow
-from flatmin.dynamics.outcome import MEASURES, Recording, State
+from flatmin.dynamics.outcome import MEASURES, Recording
 from flatmin.errors import SettingError
 from flatmin.generators import gaussian_samples
 from flatmin.initialisation import initialise
@@ -36,7 +37,7 @@ def test_scipy_goes_the_same_way(architecture):
     data = gaussian_samples(20, architecture.inputs, seed=0).regression()
     ensemble = start(architecture, 5, 0.5)
     outcome = flow(data, ensemble, rtol=1e-10, end=1.7, tolerance=1e-300)
-    assert set(outcome.state) == {State.TIME_REACHED.value}
+    assert set(outcome.state) == {State.LEARNING.value}
     assert np.all(outcome.extras["time"] == 1.7)
     for i, flat in enumerate(ensemble.flat()):
         reference = solve_ivp(
@@ -57,7 +58,7 @@ def test_small_initialisation_arrives_and_tends_to_the_exact_limit():
     gaps = []
     for scale in (0.2, 0.1, 0.05):
         outcome = flow(data, start(Architecture.mlp(5, 10), 8, scale), rtol=1e-10)
-        assert outcome.converged.all()
+        assert outcome.settled.all()
         assert outcome.extras["drift"].max() < 1e-8
         assert np.all(outcome.gradient <= 1e-10)
         found = sharpness(data, outcome.ensemble).value

@@ -12,8 +12,9 @@ from scipy.integrate import solve_ivp
 import oracles
 from commands import call
 from flatmin.curvature import sharpness
+from flatmin.dynamics.endings import State
 from flatmin.dynamics.flow import flow
-from flatmin.dynamics.outcome import MEASURES, Outcome, Recording, State
+from flatmin.dynamics.outcome import MEASURES, Outcome, Recording
 from flatmin.errors import SettingError
 from flatmin.generators import gaussian_samples
 from flatmin.initialisation import initialise
@@ -72,7 +73,7 @@ def test_scipy_goes_the_same_way(architecture):
     samples = samples_for(architecture)
     ensemble = start(architecture, 3)
     outcome = flow(samples.regression(), ensemble, rtol=1e-10, end=1.7, tolerance=1e-300)
-    assert set(outcome.state) == {State.TIME_REACHED.value}
+    assert set(outcome.state) == {State.LEARNING.value}
     assert np.all(outcome.extras["time"] == 1.7)
     p_star = np.linalg.lstsq(samples.X, targets(samples), rcond=None)[0].T
     least = np.mean((targets(samples) - samples.X @ p_star.T) ** 2) * len(p_star)
@@ -101,7 +102,7 @@ def test_square_networks_arrive_and_the_invariants_stay():
     """From residual initialisation, d -> d: P*, with Lemma 1 to the accuracy of the steps."""
     samples = samples_for(SQUARE)
     outcome = flow(samples.regression(), start(SQUARE, 4, 0.3), rtol=1e-10)
-    assert outcome.converged.all()
+    assert outcome.settled.all()
     assert np.all(outcome.gradient <= 1e-10)
     p_star = np.linalg.lstsq(samples.X, samples.y, rcond=None)[0].T
     for i, (first, last) in enumerate(zip(start(SQUARE, 4, 0.3), outcome.ensemble, strict=True)):
@@ -120,7 +121,7 @@ def test_small_weights_leave_the_saddles():
     architecture = Architecture.multivariate(3, 3, 2)
     samples = samples_for(architecture)
     outcome = flow(samples.regression(), start(architecture, 4, 0.02))
-    assert outcome.converged.all()
+    assert outcome.settled.all()
     assert np.all(outcome.distance < 1e-15)
     zero = Ensemble.from_flat(architecture, np.zeros((1, architecture.parameters)))
     stuck = flow(
@@ -287,7 +288,7 @@ def test_the_command_takes_two_targets(monkeypatch, capsys, tmp_path, table):
     names = {path.name for path in out_dir.iterdir()}
     assert names >= {"summary.json", "trace.parquet", "initial.npz", "final.npz", "training.png"}
     summary = json.loads((out_dir / "summary.json").read_text())
-    assert summary["state"] == "converged"
+    assert summary["state"] == "settled"
     assert summary["widths"] == [3, 3, 2]
     assert summary["invariant_drift"] < 1e-6
     trace = pd.read_parquet(out_dir / "trace.parquet")

@@ -119,7 +119,7 @@ def test_a_run_read_back_is_the_run_in_memory(saved: Any, name: str) -> None:
     assert np.array_equal(read.initial.flat(), kept.initial.flat())
     assert np.array_equal(read.final.flat(), kept.final.flat())
     assert (read.init, read.scale, read.steps) == (kept.init, kept.scale, kept.steps)
-    assert (read.flow, read.converged, read.excess) == (kept.flow, kept.converged, kept.excess)
+    assert (read.flow, read.settled, read.excess) == (kept.flow, kept.settled, kept.excess)
     assert read.error == kept.error
     assert read.learning_rate == kept.learning_rate
     np.testing.assert_allclose(read.sharpness, kept.sharpness, rtol=1e-6)
@@ -367,13 +367,13 @@ def test_a_planted_violation_of_the_edge_cannot_be_missed(
 ) -> None:
     directory = damaged(saved, tmp_path)
     summary = json.loads((directory / FILES["summary"]).read_text())
-    assert summary["state"] == "converged"
+    assert summary["state"] == "settled"
     edit(directory, learning_rate=2.2 / summary["sharpness"]["value"])
     code, out, _ = call(monkeypatch, capsys, "check", directory)
     assert code == 1
     assert "VIOLATED: edge." in out
     assert "VIOLATED edge upper" in out
-    assert "hypothesis: gradient descent that converged: 1 of 1 runs" in out
+    assert "hypothesis: gradient descent that settled: 1 of 1 runs" in out
     assert "the integrator's own error none" in out
     assert "by 1 of 1 networks" in out
     assert "all of them hold" not in out

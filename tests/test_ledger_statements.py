@@ -127,7 +127,7 @@ def long_p(runs: Evidence) -> Evidence:
 def standing_still(runs: Evidence) -> Evidence:
     """Network 2 as if it had come to rest before a minimiser: without gradient, with risk."""
     still = cases.spoilt_trace(runs, BROKEN, risk=lambda r: np.where(np.isnan(r), r, r[0]))
-    return cases.spoilt(still, BROKEN, converged=lambda c: False)
+    return cases.spoilt(still, BROKEN, settled=lambda c: False)
 
 
 def cut_short(runs: Evidence) -> Evidence:
@@ -495,7 +495,7 @@ def test_sizes_are_not_compared_across_other_settings() -> None:
 def test_sharpness_of_runs_on_their_way_is_no_constant_of_corollary_3() -> None:
     swept = cases.sweep(lambda x: 2.0)
     for i, runs in enumerate(swept):
-        changed = {"converged": lambda c: False, "sharpness": times(runs.depth)}
+        changed = {"settled": lambda c: False, "sharpness": times(runs.depth)}
         swept[i] = cases.spoilt(runs, 1, **changed)
     for record in records("corollary-3", swept):
         assert record.verdict is Verdict.HOLDS

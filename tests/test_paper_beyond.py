@@ -31,7 +31,7 @@ ITEM = {item.id: item for item in ITEMS}
 
 def gelu(reached=1.0):
     rows = [
-        {"learning_rate": rate, "scale": scale, "state": "stepped out", "edge": 2 / rate,
+        {"learning_rate": rate, "scale": scale, "state": "learning", "edge": 2 / rate,
          "sharpness": reached * 2 / rate, "initial_sharpness": 1.0, "minimal_sharpness": 18.7}
         for rate, scale, _ in product((0.005, 0.02, 0.07), (0.45, 0.55, 0.65), range(3))
     ]  # fmt: skip
@@ -58,7 +58,7 @@ def generalisation(spread=0.1, mean=0.2, datasets=12):
         for log_s in np.linspace(1, 3, 12):
             gap = 10 ** (slope * log_s - 1 + 0.02 * random.standard_normal())
             rows.append(
-                {"dataset": dataset, "learning_rate": 0.001, "state": "converged",
+                {"dataset": dataset, "learning_rate": 0.001, "state": "settled",
                  "sharpness": 10**log_s, "train_risk": 0.1, "test_risk": 0.1 + gap}
             )  # fmt: skip
     return {"beyond-generalisation": StudyTables(pd.DataFrame(rows))}
@@ -67,12 +67,12 @@ def generalisation(spread=0.1, mean=0.2, datasets=12):
 def flow(small=1.0, cut=0.5, order=1):
     scales, rates = {0.25: 20.0, 0.55: 1000.0}, (0.001, 0.01, 0.05)
     reference = [
-        {"scale": scale, "sharpness": value, "state": "converged"}
+        {"scale": scale, "sharpness": value, "state": "settled"}
         for (scale, value), _ in product(scales.items(), range(3))
     ]
     shares = {0.25: [small] * 3, 0.55: [cut, cut / 2, cut / 4][::order]}
     descent = [
-        {"scale": scale, "learning_rate": rate, "state": "converged",
+        {"scale": scale, "learning_rate": rate, "state": "settled",
          "sharpness": scales[scale] * share}
         for scale in scales
         for rate, share in zip(rates, shares[scale], strict=True)
@@ -93,7 +93,7 @@ def sharpening_tables(small=(DIPPING, DIPPING, RISING), large=(FALLING,) * 3):
         for way in ways:
             run = len(rows)
             rows.append(
-                {"run": run, "depth": depth, "scale": scale, "state": "converged",
+                {"run": run, "depth": depth, "scale": scale, "state": "settled",
                  "initial_sharpness": way[0], "sharpness": way[-1], "minimal_sharpness": 20.0}
             )  # fmt: skip
             traces += [
@@ -104,7 +104,7 @@ def sharpening_tables(small=(DIPPING, DIPPING, RISING), large=(FALLING,) * 3):
     return {name: StudyTables(pd.DataFrame(rows), pd.DataFrame(traces))}
 
 
-def flatness(exponent=0.0, start=1.2, state="converged"):
+def flatness(exponent=0.0, start=1.2, state="settled"):
     tables = {}
     for name, size in product(STARTS, FEATURES):
         row = {"depth": 5, "minimal_sharpness": 10.0, "state": state}

@@ -23,7 +23,7 @@ def table(**columns: object) -> pd.DataFrame:
             "run": i,
             "learning_rate": rate,
             "scale": scale,
-            "state": "converged" if rate < 0.1 else "stepped out",
+            "state": "settled" if rate < 0.1 else "stepped out",
             "distance": 1e-12 if rate < 0.1 else 0.4,
             "initial_sharpness": 10.0 * scale**4,
             "sharpness": min(1.1 * LEAST * (1 + 20 * (scale - 0.25)), 0.99 * 2 / rate),
@@ -124,11 +124,11 @@ def test_divergence_rises():
     rows = table()
     share = (rows["scale"] - 0.25) * 2 + rows["learning_rate"] * 2
     place = rows.groupby(["learning_rate", "scale"]).cumcount() / 20
-    rising = rows.assign(state=np.where(place < share, "diverged", "converged"))
+    rising = rows.assign(state=np.where(place < share, "diverged", "settled"))
     assert set(verdicts(claims.divergence_rises(rising, "3")).values()) == {HOLDS}
-    falling = rows.assign(state=np.where(place < 1 - share, "diverged", "converged"))
+    falling = rows.assign(state=np.where(place < 1 - share, "diverged", "settled"))
     assert set(verdicts(claims.divergence_rises(falling, "3")).values()) == {FAILS}
-    never = rows.assign(state="converged")
+    never = rows.assign(state="settled")
     assert set(verdicts(claims.divergence_rises(never, "3")).values()) == {FAILS}
 
 
@@ -149,7 +149,7 @@ def test_generalisation(slope, intercept, slope_verdict, intercept_verdict):
     rows = pd.DataFrame(
         {
             "learning_rate": 0.001,
-            "state": "stepped out",
+            "state": "learning",
             "sharpness": 10**x,
             "train_risk": 0.0,
             "test_risk": gap,

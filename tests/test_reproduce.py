@@ -135,7 +135,7 @@ def sweep() -> pd.DataFrame:
             {
                 "learning_rate": rate,
                 "scale": scale,
-                "state": "diverged" if scale == 0.5 and rate == 0.2 else "converged",
+                "state": "diverged" if scale == 0.5 and rate == 0.2 else "settled",
                 "distance": 1e-9 * (1 + k),
                 "initial_distance": 1.0 + k,
                 "initial_sharpness": 100 * scale + k,
@@ -184,7 +184,7 @@ def test_a_point_is_left_out_where_every_run_diverged():
 def test_depth_figure_draws_both_predictions():
     rows = pd.DataFrame(
         [
-            {"depth": depth, "learning_rate": rate, "distance": 1e-6, "state": "converged"}
+            {"depth": depth, "learning_rate": rate, "distance": 1e-6, "state": "settled"}
             for depth in (5, 10)
             for rate in (0.05, 0.1)
         ]

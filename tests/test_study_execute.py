@@ -258,7 +258,7 @@ def test_rows_of_flow():
     np.testing.assert_array_equal(table.time, outcome.extras["time"])
     np.testing.assert_array_equal(table.steps, outcome.steps)
     np.testing.assert_allclose(table.distance, outcome.distance, rtol=1e-6, atol=1e-28)
-    assert set(table.state) == {"converged"}
+    assert set(table.state) == {"settled"}
     for name in ("learning_rate", "relative_rate", "edge", "test_risk"):
         assert table[name].isna().all()
     part = traces.to_pandas().query("run == 2")
@@ -311,11 +311,16 @@ def test_counts_and_points():
         found["runs"]
         == len(table)
         == sum(
-            count for state, count in found.items() if state not in ("runs", "edge of stability")
+            count
+            for state, count in found.items()
+            if state not in ("runs", "learned", "edge of stability")
         )
     )
-    near = (table.state == "converged") & (table.sharpness >= 0.9 * 2 / table.learning_rate)
-    assert found["edge of stability"] == near.sum()
+    resting = table[table.state == "settled"]
+    np.testing.assert_allclose(
+        resting.edge_share, resting.sharpness * resting.learning_rate / 2, rtol=1e-14
+    )
+    assert found["edge of stability"] == (table.edge_share >= 0.9).sum()
     every = points(table)
     assert len(every) == 6
     assert every[0].place == {"scale": 0.3, "learning_rate": 0.05}

@@ -10,10 +10,10 @@ So rates are run, on an ensemble from the initialisation that will be used:
    networks, and the largest rate that has done so by then is the best. (Oscillating is no reason to
    be out: at the edge of stability many runs learn all the same, and in fewer steps.)
 2. Margin. Advised is the best rate over sqrt(2), with half as many steps again as the slowest took.
-3. Test. A hundred networks with seeds of their own, fewer if they are large, run until they have
-   learned and then an eighth of the steps further, to see that they stay there. If one of them
-   does not, the rate is lowered (instability) or the steps are raised (slowness), and others are
-   tested. The steps named are at least a quarter more than the slowest took.
+3. Test. A hundred networks with seeds of their own, fewer if they are large, must learn within
+   those steps (see `trial`). If one of them does not, the rate is lowered (instability) or the
+   steps are raised (slowness), and others are tested. The steps named are at least a quarter more
+   than the slowest took to arrive.
 
 Work is counted in network steps times the flops of one, not in seconds, so that the same data
 get the same advice on every machine.
@@ -39,6 +39,7 @@ from flatmin.network import Architecture, Ensemble
 from flatmin.problem import Regression, Samples
 from flatmin.statistics import share_interval
 from flatmin.theory.prediction import predict
+from flatmin.trial import trial
 
 Float = NDArray[np.float64]
 Progress = Callable[[int], None]
@@ -46,11 +47,10 @@ Progress = Callable[[int], None]
 # About a second on two cores.
 WORK = 4e10
 SEARCHED = 8
-_TESTED, _FEWEST_TESTED = 100, 32
+TESTED, FEWEST_TESTED = 100, 32
 _FIRST_STAGE = 256
 _LONGEST = 10**7
 _LOWEST = 80  # halvings of the rate before giving up
-_UNSTABLE = (State.DIVERGED.value, State.OSCILLATING.value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +103,11 @@ def advise(
     lab = _Laboratory(
         problem, architecture, init, scale, learned_at, seed, check_positive("work", work), progress
     )
+    if lab.affordable(SEARCHED) < 4 * _FIRST_STAGE:
+        return lab.advice(
+            f"No rate was looked for: {lab.flops:.1g} flops a step are too many to try rates with "
+            "the work allowed."
+        )
     found = _search(lab)
     if found.rate is None:
         return lab.advice(found.reason)
@@ -143,23 +148,24 @@ class _Laboratory:
             self.architecture, self.init, self.scale, self.seed, addresses, self.regression
         )
 
-    def descend(
-        self, start: Ensemble, rate: float | Float, steps: int, until_learned: bool = False
-    ) -> Outcome:
-        """Run networks and book the work."""
+    def race(self, start: Ensemble, rates: Float, steps: int) -> Outcome:
+        """Run networks until they have learned and book the work."""
         outcome = descend(
             self.problem,
             start,
-            rate,
+            rates,
             steps,
             learned_at=self.learned_at,
-            until_learned=until_learned,
+            until_learned=True,
         )
-        work = float(outcome.steps.sum()) * self.flops
-        self.left -= work
-        if self.progress is not None:
-            self.progress(int(work))
+        self.spend(int(outcome.steps.sum()))
         return outcome
+
+    def spend(self, network_steps: int) -> None:
+        """Book work."""
+        self.left -= network_steps * self.flops
+        if self.progress is not None:
+            self.progress(int(network_steps * self.flops))
 
     def affordable(self, runs: int, share: float = 1.0) -> int:
         """Steps that so many runs may take of a share of the work left."""
@@ -205,7 +211,7 @@ def _advance(lab: _Laboratory, racers: list[_Racer], taken: int, steps: int) -> 
     sizes = [len(one.flat) for one in going]
     rates = np.repeat([one.rate for one in going], sizes)
     start = Ensemble.from_flat(lab.architecture, np.concatenate([one.flat for one in going]))
-    outcome = lab.descend(start, rates, steps, until_learned=True)
+    outcome = lab.race(start, rates, steps)
     flat = outcome.ensemble.flat()
     for one, end in zip(going, np.cumsum(sizes), strict=True):
         mine = slice(int(end) - len(one.flat), int(end))
@@ -301,22 +307,22 @@ def _start(lab: _Laboratory) -> str:
 def _test(lab: _Laboratory, rate: float, steps: int) -> Advice:
     """Run fresh networks; lower the rate or raise the steps until they learn."""
     while True:
-        runs = min(_TESTED, int(lab.left / (steps * lab.flops)))
-        if runs < _FEWEST_TESTED:
+        runs = min(TESTED, int(lab.left / (steps * lab.flops)))
+        if runs < FEWEST_TESTED:
             return lab.advice(
                 f"No rate can be advised yet: {rate:.3g} seems to learn within {steps} steps, but "
-                f"a test of that on {_FEWEST_TESTED} networks takes more work than allowed."
+                f"a test of that on {FEWEST_TESTED} networks takes more work than allowed."
             )
         first = lab.drawn
-        arrived = lab.descend(lab.networks(runs), rate, steps, until_learned=True)
-        stayed = lab.descend(arrived.ensemble, rate, steps // 8)
-        if np.all(arrived.learned & stayed.learned):
-            named = max(steps, _rounded_up(1.25 * float(arrived.steps.max())))
+        found = trial(lab.problem, lab.networks(runs), rate, steps, lab.learned_at)
+        lab.spend(found.network_steps)
+        if found.learned.all():
+            named = max(steps, _rounded_up(1.25 * float(found.arrival.max())))
             return _passed(lab, rate, named, runs, (first, lab.drawn))
-        lost = np.isin(arrived.state, _UNSTABLE) | (arrived.learned & ~stayed.learned)
-        if lost.any():
+        if found.unstable.any():
             rate /= math.sqrt(2.0)
-        steps = _rounded_up(1.5 * steps)
+        else:
+            steps = _rounded_up(1.5 * steps)
 
 
 def _passed(lab: _Laboratory, rate: float, steps: int, runs: int, seeds: tuple[int, int]) -> Advice:

@@ -1,10 +1,10 @@
 """The share of runs that learn against the learning rate, measured on an ensemble.
 
 Every network is run at every rate, for a number of steps at most, and ends in one of three ways: it
-learned; it was unstable (diverged, or oscillates without falling); it was too slow (still learning,
-or stalled). The curve is bracketed: rates are added upwards in factors of 1.5 until none learns,
-and downwards until none learns for being too slow, or no more is to be learned by going further.
-Then neighbours with shares that differ by more than a fifth get rates in between.
+learned (see `trial`); it was unstable (diverged, or oscillates without falling); it was too slow
+(still learning, or stalled). The curve is bracketed: rates are added upwards in factors of 1.5
+until none learns, and downwards until all are too slow. Then neighbours with shares that differ by
+more than a fifth get rates in between.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 
 from flatmin.checks import check_count
-from flatmin.dynamics.descent import descend
-from flatmin.dynamics.endings import LEARNED_AT, State, check_share
+from flatmin.dynamics.endings import LEARNED_AT, check_share
 from flatmin.initialisation import DEFAULT_INIT, DEFAULT_SCALE, initialise
 from flatmin.network import Architecture
 from flatmin.problem import Regression, Samples
 from flatmin.statistics import share_interval
 from flatmin.theory.prediction import predict
+from flatmin.trial import trial
 
 RUNS, STEPS, SHARE = 100, 5000, 0.95
 MOST_RATES = 40
@@ -106,9 +106,8 @@ def rate_curve(
     points: dict[float, RatePoint] = {}
 
     def measure(rate: float) -> RatePoint:
-        outcome = descend(problem, start, rate, steps, learned_at=learned_at, until_learned=True)
-        learned = outcome.learned
-        unstable = np.isin(outcome.state, (State.DIVERGED.value, State.OSCILLATING.value))
+        found = trial(problem, start, rate, steps, learned_at)
+        learned = found.learned
         low, high = share_interval(int(learned.sum()), runs)
         if progress is not None:
             progress(1)
@@ -117,9 +116,9 @@ def rate_curve(
             learned=float(learned.mean()),
             learned_low=low,
             learned_high=high,
-            unstable=float((unstable & ~learned).mean()),
-            slow=float((~unstable & ~learned).mean()),
-            median_steps=float(np.median(outcome.steps[learned])) if learned.any() else None,
+            unstable=float(found.unstable.mean()),
+            slow=float(found.slow.mean()),
+            median_steps=float(np.median(found.arrival[learned])) if learned.any() else None,
         )
         return points[rate]
 

@@ -20,16 +20,21 @@ CASES = {
     "flow-d5": "flow:flow_d5",
     "scaling": "descent:scaling",
 }
+ON_REQUEST = {"advice": "advice:advice"}
+"""Cases that are not about speed and run only when they are named."""
 
 
 def run(
     cases: Iterable[str] = (), announce: Callable[[str], None] = lambda case: None
 ) -> list[Result]:
-    """The named cases, or all of them, one after the other."""
-    chosen = [check_choice("case", case, CASES) for case in cases] or list(CASES)
+    """The named cases, or all that are about speed, one after the other."""
+    known = CASES | ON_REQUEST
+    chosen = [check_choice("case", case, known) for case in cases] or list(CASES)
     try:
         import diffrax  # noqa: F401
         import jax  # noqa: F401
+        import sklearn  # noqa: F401
+        import statsmodels  # noqa: F401
     except ImportError as error:
         raise SettingError(
             f"benchmarks compare with {error.name}, which is not installed: "
@@ -38,6 +43,6 @@ def run(
     results = []
     for case in chosen:
         announce(case)
-        module, function = CASES[case].split(":")
+        module, function = known[case].split(":")
         results.append(getattr(import_module(f"flatmin.bench.{module}"), function)())
     return results
