@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flatmin.cli import options
+from flatmin.cli.commands import Commands
 from flatmin.cli.study_run import run
 from flatmin.errors import SettingError
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from flatmin.study.summary import Mean, Point
 
 study_app = typer.Typer(
+    cls=Commands,
     help="Sweeps of training runs: one file says what to run, a table comes back.",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -130,7 +132,7 @@ def export(
 @study_app.command()
 def plot(
     directory: _Directory,
-    out: Annotated[str, typer.Option(help="The figure: .png, .pdf or .svg.")],
+    out: Annotated[str, typer.Option(metavar="FILE", help="The figure: .png, .pdf or .svg.")],
     x: Annotated[str, typer.Option(help="Coordinate along the axis.")] = "scale",
     y: Annotated[str, typer.Option(help="Quantity to average.")] = "sharpness",
     by: Annotated[str | None, typer.Option(help="A curve per value of this coordinate.")] = None,
