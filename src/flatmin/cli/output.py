@@ -29,7 +29,7 @@ def print_table(
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     columns = [(head, *cells) for head, *cells in zip(heads, *rows, strict=True)]
     left_out: list[str] = []
     if console.is_terminal:
@@ -71,7 +71,7 @@ def print_list(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     if not console.is_terminal:
         console.width = _WIDTH
     widest = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
