@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flatmin.atomic import writing
-from flatmin.theory.prediction import Prediction
+from flatmin.theory.prediction import Prediction, flattest_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,14 +43,18 @@ def depth_figure(predictions: Sequence[Prediction]) -> Figure:
     depths = [one.depth for one in predictions]
     lower = [one.minimal.lower for one in predictions]
     upper = [one.minimal.upper for one in predictions]
-    left.fill_between(depths, lower, upper, color=SKY, alpha=0.3, lw=0, label="between the bounds")
+    left.fill_between(depths, lower, upper, color=SKY, alpha=0.3, lw=0)
     left.plot(depths, lower, ":", color=BLACK, label="lower bound")
     left.plot(depths, upper, "--", color=BLACK, label="upper bound")
     exact = [one.exact for one in predictions if one.exact is not None]
     if exact:
         left.plot(depths, exact, "o-", color=BLUE, label="exact")
+    flattest = flattest_of(predictions)
+    if flattest is not None:
+        label, least = f"flattest of these: {flattest.depth}", 2.0 / flattest.critical_rate
+        left.plot(flattest.depth, least, "*", ms=13, color=ORANGE, label=label)
     left.set(xlabel="depth L", ylabel="minimal sharpness S_min", xscale="log", yscale="log")
-    left.legend(frameon=False)
+    left.legend(frameon=False, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.0))
     rate = [one.critical_rate for one in predictions]
     right.plot(depths, rate, "o-", color=BLUE, label="2 / S_min, exact" if exact else "ceiling")
     paper = [one.paper_rate for one in predictions if one.paper_rate is not None]

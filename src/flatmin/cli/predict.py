@@ -132,6 +132,7 @@ def _print_table(
     prediction: Prediction, others: list[Prediction], working: WorkingRate | None
 ) -> None:
     from flatmin.cli.output import number, print_lines, print_table
+    from flatmin.theory.prediction import flattest_of
 
     data, minimal = prediction.regression, prediction.minimal
     eigenvalues = f"{number(data.smallest_eigenvalue)} to {number(data.largest_eigenvalue)}"
@@ -158,12 +159,14 @@ def _print_table(
         rows.append(("Measured working rate", f"{number(working.value)} ({interval})"))
         rows.append(("  at which converged", seen))
     print_table(("Before training", ""), rows)
+    notes = prediction.notes()
     if others:
+        flattest = flattest_of(others)
         print_table(
             ("Depth", "S_min lower", "exact", "upper", "critical rate"),
             [
                 (
-                    str(other.depth),
+                    f"{other.depth} *" if other is flattest else str(other.depth),
                     number(other.minimal.lower),
                     number(other.exact) if other.exact else "-",
                     number(other.minimal.upper),
@@ -172,4 +175,7 @@ def _print_table(
                 for other in others
             ],
         )
-    print_lines(_advice(prediction, working), prediction.notes())
+        if prediction.flattest_depth is not None:
+            best = f"the flattest depth for these data is {prediction.flattest_depth}"
+            notes.append(f"{best}; * is the flattest of those compared")
+    print_lines(_advice(prediction, working), notes)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from flatmin.checks import check_depth, check_positive
 from flatmin.problem import Regression
+from flatmin.theory.flattest_depth import flattest_depth
 from flatmin.theory.minimal_sharpness import (
     CONVENTION,
     MinimalSharpness,
@@ -42,6 +45,13 @@ class Prediction:
         """No minimiser is linearly stable above this rate: 2/S_min, or 2 over its lower bound."""
         return 2.0 / (self.minimal.lower if self.exact is None else self.exact)
 
+    @cached_property
+    def flattest_depth(self) -> int | None:
+        """The depth with the smallest S_min for these data and |p|; None for several targets."""
+        if self.exact is None:
+            return None
+        return flattest_depth(self.regression, self.output_norm)
+
     def advice(self) -> str:
         """One sentence for the person about to train."""
         rate = f"{self.critical_rate:.4g}"
@@ -76,6 +86,7 @@ class Prediction:
                 "exact": self.exact,
                 "upper": self.minimal.upper,
             },
+            "flattest_depth": self.flattest_depth,
             "small_init_sharpness": self.small_init_sharpness,
             "critical_learning_rate": {"exact": self.critical_rate, "paper": self.paper_rate},
             "advice": self.advice(),
@@ -119,3 +130,9 @@ def predict(regression: Regression, depth: int, output_norm: float = 1.0) -> Pre
         vanishing_scale_limit(regression, depth, norm),
         paper_learning_rate(regression, depth, norm),
     )
+
+
+def flattest_of(predictions: Sequence[Prediction]) -> Prediction | None:
+    """Of predictions for several depths the one with the smallest exact S_min, if known."""
+    known = [one for one in predictions if one.exact is not None]
+    return min(known, key=lambda one: 2.0 / one.critical_rate, default=None)
