@@ -30,7 +30,7 @@ app = typer.Typer(
     cls=Commands,
     context_settings=HELP,
     help="The sharpness of deep linear networks: how flat their minima can be, "
-    "and which learning rates can work.",
+    "and at which learning rates training can settle.",
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,

@@ -45,7 +45,7 @@ def predict(
     seed: Annotated[str, typer.Option(help="Seed of the measurement.")] = "0",
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """How flat the minima can be and the largest learning rate that can work, without training."""
+    """How flat the minima can be, and the learning rate above which training cannot settle."""
     if depth is None and depths is None:
         raise SettingError("--depth is missing: the number of layers, such as --depth 10")
     compared = options.depths(depths or DEFAULT_DEPTHS) if depths or figure else []

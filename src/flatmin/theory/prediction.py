@@ -1,4 +1,4 @@
-"""What is known before any training: flatness of minima and the largest rate that can work."""
+"""What is known before any training: flatness of minima and the rate above which none is stable."""
 
 from __future__ import annotations
 
@@ -97,8 +97,8 @@ class Prediction:
         """What a careful reader should know about these numbers."""
         notes = [f"sharpness: {CONVENTION}", *self.regression.notes()]
         notes.append(
-            "the critical rate is a ceiling, not a promise: from a given initialisation the "
-            "largest rate that works can be lower"
+            "the critical rate is a ceiling, not a promise: above it gradient descent settles at "
+            "no minimiser, though it may stay bounded; below it, it may still fail"
         )
         if self.exact is None:
             notes.append(
