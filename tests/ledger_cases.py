@@ -102,8 +102,8 @@ def other_activation(runs: Evidence) -> Evidence:
 
 
 def unfinished(runs: Evidence) -> Evidence:
-    """As if no run had converged."""
-    return replace(runs, converged=np.zeros(len(runs), dtype=bool))
+    """As if no run had settled."""
+    return replace(runs, settled=np.zeros(len(runs), dtype=bool))
 
 
 def spoilt(runs: Evidence, network: int, **changes: Callable[[Any], Any]) -> Evidence:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from flatmin.advice import advise as advise
     from flatmin.curvature import Sharpness as Sharpness
     from flatmin.curvature import minimiser_spectrum as minimiser_spectrum
     from flatmin.curvature import sharpness as sharpness
@@ -22,13 +23,13 @@ if TYPE_CHECKING:
     from flatmin.generators import spectrum_samples as spectrum_samples
     from flatmin.generators import whitened_samples as whitened_samples
     from flatmin.initialisation import initialise as initialise
-    from flatmin.measured_rate import working_rate as working_rate
     from flatmin.network import Architecture as Architecture
     from flatmin.network import Ensemble as Ensemble
     from flatmin.problem import Regression as Regression
     from flatmin.problem import Samples as Samples
     from flatmin.problem import read_regression as read_regression
     from flatmin.problem import read_samples as read_samples
+    from flatmin.rate_curve import rate_curve as rate_curve
     from flatmin.theory.flattest_depth import flattest_depth as flattest_depth
     from flatmin.theory.minimal_sharpness import minimal_sharpness as minimal_sharpness
     from flatmin.theory.minimisers import flattest_minimiser as flattest_minimiser
@@ -60,7 +61,8 @@ _HOMES = {
     "minimiser_of_sharpness": "flatmin.theory.minimisers",
     "predict": "flatmin.theory.prediction",
     "train": "flatmin.training",
-    "working_rate": "flatmin.measured_rate",
+    "rate_curve": "flatmin.rate_curve",
+    "advise": "flatmin.advice",
 }
 
 

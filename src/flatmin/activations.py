@@ -40,7 +40,7 @@ def _softplus(x: Any) -> Any:
 
 def _silu_first(x: Any) -> Any:
     s = _sigmoid(x)
-    return s * (1.0 + x * (1.0 - s))
+    return s * (1.0 + x * _sigmoid(-x))
 
 
 def _silu_second(x: Any) -> Any:
@@ -62,8 +62,14 @@ _GELU_SLOPE = np.sqrt(2.0 / np.pi)
 _GELU_CUBIC = 0.044715
 
 
+# Beyond this the derivatives are those of the limits, to the last digit; products of zero and an
+# overflow would not be numbers.
+_FAR = 100.0
+
+
 def _gelu_inner(x: Any) -> tuple[Any, Any, Any]:
-    """tanh(u), u' and u''."""
+    """tanh(u), u' and u''; at +-100 for arguments beyond."""
+    x = np.clip(x, -_FAR, _FAR)
     t = np.tanh(_GELU_SLOPE * (x + _GELU_CUBIC * x**3))
     return t, _GELU_SLOPE * (1.0 + 3.0 * _GELU_CUBIC * x**2), 6.0 * _GELU_SLOPE * _GELU_CUBIC * x
 
@@ -74,17 +80,18 @@ def _gelu_tanh(x: Any) -> Any:
 
 def _gelu_tanh_first(x: Any) -> Any:
     t, du, _ = _gelu_inner(x)
-    return 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * du
+    return 0.5 * (1.0 + t) + 0.5 * np.clip(x, -_FAR, _FAR) * (1.0 - t * t) * du
 
 
 def _gelu_tanh_second(x: Any) -> Any:
     t, du, ddu = _gelu_inner(x)
+    x = np.clip(x, -_FAR, _FAR)
     return (1.0 - t * t) * (du + 0.5 * x * (ddu - 2.0 * t * du * du))
 
 
 # gelu, error-function form: x Phi(x), with Phi and its density those of the standard Gaussian.
 def _density(x: Any) -> Any:
-    return np.exp(-0.5 * x * x) / np.sqrt(2.0 * np.pi)
+    return np.exp(-0.5 * np.clip(x, -_FAR, _FAR) ** 2) / np.sqrt(2.0 * np.pi)
 
 
 def _gelu_erf(x: Any) -> Any:
@@ -100,6 +107,7 @@ def _gelu_erf_first(x: Any) -> Any:
 
 
 def _gelu_erf_second(x: Any) -> Any:
+    x = np.clip(x, -_FAR, _FAR)
     return (2.0 - x * x) * _density(x)
 
 

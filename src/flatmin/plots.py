@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from flatmin.rate_curve import RateCurve
     from flatmin.study.summary import Curve, Facets
 
 # Okabe and Ito's palette, legible with any kind of colour vision.
@@ -66,6 +67,36 @@ def depth_figure(predictions: Sequence[Prediction]) -> Figure:
         panel.set_xticks(depths, labels=[str(depth) for depth in depths])
         panel.set_xticks([], minor=True)
         plain_log_ticks(panel.yaxis)
+    return figure
+
+
+def rate_figure(curves: dict[int, RateCurve], advised: dict[int, float | None]) -> Figure:
+    """The share of runs that learn against the learning rate, one panel a depth.
+
+    What did not learn is divided into unstable (above) and too slow (below); the ceiling 2/S_min is
+    dashed, the tested rate a solid line.
+    """
+    figure, panels = new_figure(len(curves), width=max(5.5, 3.2 * len(curves)), height=4.0)
+    for panel, (depth, curve) in zip(panels, sorted(curves.items()), strict=True):
+        rates = [one.learning_rate for one in curve.points]
+        slow = [one.slow for one in curve.points]
+        learned = [one.slow + one.learned for one in curve.points]
+        panel.fill_between(rates, 0.0, slow, color="0.75", lw=0, label="too slow")
+        panel.fill_between(rates, slow, learned, color=GREEN, alpha=0.7, lw=0, label="learned")
+        panel.fill_between(rates, learned, 1.0, color=RED, alpha=0.55, lw=0, label="unstable")
+        panel.axvline(curve.ceiling, color=BLACK, ls="--", label="2 / S_min")
+        tested = advised.get(depth)
+        if tested is not None:
+            panel.axvline(tested, color=BLUE, lw=2, label="tested rate")
+        title = f"depth {depth}, at most {curve.steps} steps"
+        panel.set(xscale="log", xlabel="learning rate", ylim=(0.0, 1.0))
+        panel.set_title(title, fontsize=9)
+        panel.set_xlim(min(rates), max(*rates, 1.2 * curve.ceiling))
+        plain_log_ticks(panel.xaxis)
+        panel.tick_params(axis="x", labelsize=8, rotation=45)
+    panels[0].set_ylabel("share of runs")
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False, fontsize=8)
     return figure
 
 

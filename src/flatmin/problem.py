@@ -167,7 +167,12 @@ class Regression:
     @property
     def risk_at_zero(self) -> float:
         """R(0), the mean square of the target: R_min + w*' Sigma w*."""
-        return self.risk_min + self._quadratic(self.w_star)
+        return self.risk_min + self.excess_at_zero
+
+    @property
+    def excess_at_zero(self) -> float:
+        """R(0) - R_min = w*' Sigma w*, what there is to learn."""
+        return self._quadratic(self.w_star)
 
     @cached_property
     def sigma_root(self) -> FloatArray:

@@ -17,9 +17,11 @@ from numpy.typing import NDArray
 from flatmin.atomic import make_directory, writing
 from flatmin.curvature import Sharpness, sharpness
 from flatmin.dynamics.descent import Progress, descend
+from flatmin.dynamics.edge import EDGE_SHARE, midway, swinging
+from flatmin.dynamics.endings import LEARNED_AT, State
 from flatmin.dynamics.flow import flow
-from flatmin.dynamics.outcome import Outcome, Recording, State, recordable
-from flatmin.initialisation import initialise
+from flatmin.dynamics.outcome import Outcome, Recording, recordable
+from flatmin.initialisation import DEFAULT_INIT, DEFAULT_SCALE, initialise
 from flatmin.network import Architecture, Ensemble
 from flatmin.problem import Regression, Samples
 from flatmin.theory.minimal_sharpness import CONVENTION
@@ -27,8 +29,6 @@ from flatmin.theory.prediction import predict
 
 Float = NDArray[np.float64]
 
-# From here on a run counts as being at the edge of stability.
-EDGE_SHARE = 0.9
 RECORDS = 200
 
 FILES = {
@@ -58,6 +58,8 @@ class Training:
     initial_sharpness: Sharpness
     final_sharpness: Sharpness
     minimal_sharpness: float | None
+    edge_share: float | None
+    learned_at: float
 
     @property
     def state(self) -> str:
@@ -69,29 +71,63 @@ class Training:
         """2/eta; none for gradient flow."""
         return None if self.learning_rate is None else 2.0 / self.learning_rate
 
+    @property
+    def learned(self) -> bool:
+        """Whether the excess risk is at most `learned_at` of that of w = 0."""
+        return bool(self.outcome.learned[0])
+
     def interpretation(self) -> str:
-        """One sentence on what happened."""
-        taken, value = int(self.outcome.steps[0]), self.final_sharpness.value
+        """What happened, in two sentences or three."""
+        words = [self._learning(), _ENDINGS[State(self.state)](self)]
+        if self.edge_share is not None and self.edge_share >= EDGE_SHARE:
+            words.append(f"Edge of stability: sharpness is {self.edge_share:.3g} of 2/eta.")
+        return " ".join(words)
+
+    def _learning(self) -> str:
+        start = self.regression.excess_at_zero
         if self.state == State.DIVERGED:
-            words = f"Diverged at step {taken}"
-            if self.minimal_sharpness is not None and self.edge is not None:
-                share = self.minimal_sharpness / self.edge
-                words += f": the learning rate is {share:.3g} times the critical 2/S_min"
-            return words + "."
-        if self.state != State.CONVERGED:
-            return (
-                f"Not at a minimiser after {taken} steps ({self.state}): the gradient norm is "
-                f"{self.outcome.gradient[0]:.2g}."
-            )
-        flat = ""
+            return "Did not learn."
+        share = self.outcome.excess_risk[0] / start
+        word = "Learned" if self.learned else "Did not learn"
+        return f"{word}: the excess risk is {max(share, 0.0):.2g} of that of w = 0."
+
+    def _settled(self) -> str:
+        value, flat = self.final_sharpness.value, ""
         if self.minimal_sharpness is not None:
             flat = f", {value / self.minimal_sharpness:.4g} times the flattest possible"
-        if self.edge is None:
-            return f"Gradient flow arrived: sharpness ended at {value:.4g}{flat}."
-        share = value / self.edge
-        if share >= EDGE_SHARE:
-            return f"Edge of stability: sharpness ended at {share:.3g} of 2/eta{flat}."
-        return f"Below the edge of stability: sharpness ended at {share:.3g} of 2/eta{flat}."
+        if self.edge_share is None:
+            return f"Gradient flow arrived: sharpness {value:.4g}{flat}."
+        return f"Settled at a minimiser with sharpness {self.edge_share:.3g} of 2/eta{flat}."
+
+    def _learning_still(self) -> str:
+        more = self.outcome.more_steps[0]
+        if self.learned or not np.isfinite(more):
+            return "The risk was still falling when the run ended."
+        return f"Still falling: at this speed about {more:.2g} more steps would do."
+
+    def _oscillating(self) -> str:
+        period = int(self.outcome.period[0])
+        kind = f"with period {period}" if period else "without a period"
+        share = (
+            "" if self.edge_share is None else f", sharpness about {self.edge_share:.3g} of 2/eta"
+        )
+        return f"Oscillates {kind} and does not settle{share}{self._beyond()}."
+
+    def _stalled(self) -> str:
+        why = "a saddle" if self.architecture.linear else "a saddle, or dead units"
+        return f"Stalled far from the minimum: next to no gradient ({why})."
+
+    def _diverged(self) -> str:
+        return f"Diverged at step {int(self.outcome.steps[0])}{self._beyond()}."
+
+    def _beyond(self) -> str:
+        """The rate beside the critical one, where that explains something."""
+        if self.minimal_sharpness is None or self.edge is None:
+            return ""
+        return (
+            f"; the learning rate is {self.minimal_sharpness / self.edge:.3g} times the critical "
+            "2/S_min"
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """The run as plain numbers, ready for JSON; what does not exist is None."""
@@ -107,6 +143,11 @@ class Training:
         excess = finite(outcome.excess_risk[0])
         return {
             "state": self.state,
+            "learned": self.learned,
+            "learned_at": self.learned_at,
+            "period": int(outcome.period[0]) or None,
+            "more_steps": finite(outcome.more_steps[0]),
+            "edge_share": self.edge_share,
             "steps": int(outcome.steps[0]),
             "time": finite(outcome.extras["time"][0]) if "time" in outcome.extras else None,
             "risk": None if excess is None else self.regression.risk_min + excess,
@@ -171,15 +212,25 @@ class Training:
         return arrays | {"Sigma": self.regression.sigma, "w_star": self.regression.w_star}
 
 
+_ENDINGS = {
+    State.SETTLED: Training._settled,
+    State.LEARNING: Training._learning_still,
+    State.OSCILLATING: Training._oscillating,
+    State.STALLED: Training._stalled,
+    State.DIVERGED: Training._diverged,
+}
+
+
 def train(
     problem: Regression | Samples,
     architecture: Architecture,
     *,
-    init: str = "gaussian",
-    scale: float = 0.35,
+    init: str = DEFAULT_INIT,
+    scale: float = DEFAULT_SCALE,
     seed: int = 0,
     learning_rate: float | None = None,
     steps: int = 10_000,
+    learned_at: float = LEARNED_AT,
     record_every: int | None = None,
     progress: Progress | None = None,
 ) -> Training:
@@ -187,22 +238,36 @@ def train(
 
     >>> from flatmin.paper.data import paper_samples
     >>> run = train(paper_samples(), Architecture.mlp(5, 10), learning_rate=0.02, steps=5000)
-    >>> run.state
-    'converged'
+    >>> run.state, run.learned
+    ('settled', True)
     """
     regression = problem.regression() if isinstance(problem, Samples) else problem
     initial = initialise(architecture, init, scale, seed, [("train",)], regression)
     every = record_every or max(1, steps // RECORDS if learning_rate is not None else 1)
     recording = Recording(every, recordable(architecture))
     if learning_rate is None:
-        outcome = flow(regression, initial, max_steps=steps, recording=recording, progress=progress)
+        outcome = flow(
+            regression,
+            initial,
+            max_steps=steps,
+            learned_at=learned_at,
+            recording=recording,
+            progress=progress,
+        )
     else:
         outcome = descend(
-            problem, initial, learning_rate, steps, recording=recording, progress=progress
+            problem,
+            initial,
+            learning_rate,
+            steps,
+            learned_at=learned_at,
+            recording=recording,
+            progress=progress,
         )
     least = None
     if regression.targets == 1:
         least = predict(regression, architecture.depth, architecture.output_norm).exact
+    last = sharpness(problem, outcome.ensemble)[0]
     return Training(
         regression,
         architecture,
@@ -214,6 +279,21 @@ def train(
         initial,
         outcome,
         sharpness(problem, initial)[0],
-        sharpness(problem, outcome.ensemble)[0],
+        last,
         least,
+        _edge_share(problem, outcome, learning_rate, last),
+        learned_at,
     )
+
+
+def _edge_share(
+    problem: Regression | Samples, outcome: Outcome, rate: float | None, last: Sharpness
+) -> float | None:
+    """eta S/2 at the end; None for gradient flow and after divergence (see `dynamics.edge`)."""
+    if rate is None or outcome.count(State.DIVERGED):
+        return None
+    moving = swinging(outcome)
+    if moving.any():
+        last = sharpness(problem, midway(problem, outcome, rate, moving))[0]
+    share = 0.5 * rate * float(last.value)
+    return share if np.isfinite(share) else None

@@ -55,6 +55,22 @@ def whole(name: str, text: str, least: int = 1) -> int:
     return int(value)
 
 
+def positive(name: str, text: str) -> float:
+    """A number above zero from the command line."""
+    value = number(name, text)
+    if not 0.0 < value < float("inf"):
+        raise SettingError(f"{name} must be a positive number, got {text!r}")
+    return value
+
+
+def share(name: str, text: str) -> float:
+    """A number between 0 and 1 from the command line."""
+    value = number(name, text)
+    if not 0.0 < value < 1.0:
+        raise SettingError(f"{name} must lie between 0 and 1, got {text!r}")
+    return value
+
+
 def learning_rate(text: str, critical: float) -> float:
     """A learning rate: a number, `critical`, or a multiple of it such as `0.5critical`."""
     if text.endswith("critical"):

@@ -192,7 +192,7 @@ def _print_points(found: dict[str, int], per_point: list[Point]) -> None:
     from flatmin.cli.output import number, print_table
 
     print_table(("Runs", ""), [(state, str(count)) for state, count in found.items()])
-    states = ("runs", "converged", "edge of stability", "diverged")
+    states = ("runs", "learned", "settled", "edge of stability", "diverged")
     rows = [
         [
             *map(number, point.place.values()),
@@ -203,7 +203,7 @@ def _print_points(found: dict[str, int], per_point: list[Point]) -> None:
         for point in per_point[:_MOST_POINTS]
     ]
     names = [name.replace("_", " ") for name in per_point[0].place]
-    heads = ("runs", "conv.", "edge", "div.", "sharpness", "95 % band", "distance")
+    heads = ("runs", "learned", "settled", "edge", "div.", "sharpness", "95 % band", "distance")
     left_out = print_table([*names, *heads], rows, spare=("95 % band", "edge", "div."))
     if left_out:
         print(f"left out for want of room: {', '.join(left_out)}; see --json")

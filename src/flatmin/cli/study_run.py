@@ -115,7 +115,8 @@ def _counts(status: Status) -> str:
 
     counts = status.counts
     words = [
-        f"{counts['converged']} converged",
+        f"{counts['learned']} learned",
+        f"{counts['settled']} settled",
         f"{counts[EDGE]} at the edge",
         f"{counts['diverged']} diverged",
     ]
@@ -132,15 +133,15 @@ def _as_dict(summary: Summary) -> dict[str, Any]:
 
 def _print_table(summary: Summary) -> None:
     from flatmin.cli.output import print_table
-    from flatmin.study.shard_files import EDGE
+    from flatmin.study.shard_files import EDGE, LEARNED
 
     counts = dict(summary.counts)
-    edge = counts.pop(EDGE, 0)
+    edge, learned = counts.pop(EDGE, 0), counts.pop(LEARNED, 0)
     rows = [("Runs finished", f"{summary.runs} of {summary.total_runs}")]
-    for state in sorted(counts):
-        rows.append((f"  {state}", str(counts[state])))
-        if state == "converged":
-            rows.append(("    at the edge of stability", str(edge)))
+    rows.append(("  learned", str(learned)))
+    rows.append(("  at the edge of stability", str(edge)))
+    rows.append(("How they ended", ""))
+    rows.extend((f"  {state}", str(counts[state])) for state in sorted(counts))
     rows.append(("Shards finished", f"{summary.shards} of {summary.total_shards}"))
     rows.append(("  run now", str(summary.shards_run)))
     if summary.failures:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,34 +32,59 @@ def train(
     ),
     init: Annotated[
         str,
-        typer.Option(help="gaussian, residual, zero-layer, balanced, flattest or minimiser."),
-    ] = "gaussian",
-    scale: Annotated[str, typer.Option(help="Scale of the initialisation.")] = "0.35",
+        typer.Option(
+            help="pytorch, xavier-normal, xavier-uniform, kaiming-normal, kaiming-uniform, lecun, "
+            "orthogonal, gaussian, residual, zero-layer, balanced, flattest or minimiser."
+        ),
+    ] = "pytorch",
+    scale: Annotated[
+        str, typer.Option(help="Scale of the initialisation; 1 is the standard one.")
+    ] = "1",
     learning_rate: Annotated[
-        str | None, typer.Option(help="A number, or critical, or 0.5critical.")
+        str | None,
+        typer.Option(
+            help="A number, or critical, or 0.5critical. Default: look for one and test it."
+        ),
     ] = None,
     flow: Annotated[bool, typer.Option("--flow", help="Gradient flow instead of descent.")] = False,
     steps: Annotated[str | None, typer.Option(help="Largest number of steps.")] = None,
     seed: Annotated[str, typer.Option(help="Seed of the initial weights.")] = "0",
+    learned_at: Annotated[
+        str, typer.Option(help="Learned means this share of the excess risk of w = 0.")
+    ] = "0.001",
     record_every: Annotated[str | None, typer.Option(help="Steps between records.")] = None,
     out: Annotated[str | None, typer.Option(help="Write trace, weights and figure here.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Train one network by gradient descent or gradient flow and report its sharpness."""
-    if (learning_rate is None) == (not flow):
-        raise SettingError("give either --learning-rate or --flow")
+    if flow and learning_rate is not None:
+        raise SettingError("give either --learning-rate or --flow, not both")
     layers = options.depth(depth)
     hidden = None if width is None else options.whole("--width", width)
     size = options.number("--scale", scale)
-    limit = options.whole("--steps", steps or ("100000" if flow else "10000"))
+    limit = None if steps is None else options.whole("--steps", steps)
+    success = options.share("--learned-at", learned_at)
     every = None if record_every is None else options.whole("--record-every", record_every)
     begin = options.whole("--seed", seed, least=0)
 
     problem = _problem(file, target, features)
-    network = _architecture(problem, layers, hidden, activation, init, begin, file is None)
+    from flatmin.initialisation import architecture_for
+
+    vector = None
+    if file is None:
+        from flatmin.paper.data import paper_output_vector
+
+        vector = paper_output_vector()
+    network = architecture_for(
+        init, problem, layers, width=hidden, activation=activation, p=vector, seed=begin
+    )
     rate = None
     if learning_rate is not None:
         rate = options.learning_rate(learning_rate, _critical_rate(problem, network))
+    elif not flow:
+        rate, tested = _tested_rate(problem, network, init, size, success, begin, quiet=json)
+        limit = limit or tested
+    limit = limit or (100_000 if flow else 10_000)
 
     from flatmin.cli.output import progress_bar
     from flatmin.training import train as run
@@ -74,6 +98,7 @@ def train(
             seed=begin,
             learning_rate=rate,
             steps=limit,
+            learned_at=success,
             record_every=every,
             progress=progress,
         )
@@ -102,29 +127,22 @@ def _problem(file: str | None, target: list[str] | None, features: list[str] | N
     return read_samples(file, target if len(target) > 1 else target[0], features)
 
 
-def _architecture(
-    problem: Any,
-    depth: int,
-    width: int | None,
-    activation: str,
-    init: str,
-    seed: int,
-    paper: bool,
-) -> Any:
-    from flatmin.network import Architecture
+def _tested_rate(
+    problem: Any, network: Any, init: str, scale: float, learned_at: float, seed: int, quiet: bool
+) -> tuple[float, int | None]:
+    """The advised rate and its steps, or a SettingError that says why there is none."""
+    from flatmin.advice import WORK, advise
+    from flatmin.cli.output import progress_bar
 
-    if problem.targets > 1:
-        network = Architecture.multivariate(problem.d, depth, problem.targets, width)
-        return replace(network, activation_name=activation)
-    if init == "residual" and activation == "linear" and width in (None, problem.d):
-        from flatmin.network import residual_output_vector
-
-        if paper:
-            from flatmin.paper.data import paper_output_vector
-
-            return Architecture.residual(problem.d, depth, paper_output_vector())
-        return Architecture.residual(problem.d, depth, residual_output_vector(problem.d, seed))
-    return Architecture.mlp(problem.d, depth, width, activation)
+    with progress_bar("testing rates", int(WORK), quiet) as progress:
+        found = advise(
+            problem, network, init, scale, learned_at=learned_at, seed=seed, progress=progress
+        )
+    if found.learning_rate is None:
+        raise SettingError(f"{found.reason} Give --learning-rate, or --flow")
+    if not quiet:
+        print(found.reason)
+    return found.learning_rate, found.steps
 
 
 def _critical_rate(problem: Any, network: Any) -> float:
@@ -139,13 +157,14 @@ def _print_table(report: Training) -> None:
 
     outcome, final, first = report.outcome, report.final_sharpness, report.initial_sharpness
     rows = [
-        ("State", report.state),
+        ("Learned", "yes" if report.learned else "no"),
+        ("How it ended", report.state),
         ("Steps", str(int(outcome.steps[0]))),
         ("Final risk above R_min", number(outcome.excess_risk[0])),
         ("Distance |w - w*|²", number(outcome.distance[0])),
         ("Gradient norm", number(outcome.gradient[0])),
-        ("Sharpness", f"{number(final.value)} +- {final.residual:.1e}"),
-        ("  at initialisation", f"{number(first.value)} +- {first.residual:.1e}"),
+        ("Sharpness", _with_error(final)),
+        ("  at initialisation", _with_error(first)),
     ]
     if report.minimal_sharpness is not None:
         rows.append(("  S_min, exact", number(report.minimal_sharpness)))
@@ -155,7 +174,20 @@ def _print_table(report: Training) -> None:
         rows.append(("Time", number(outcome.extras["time"][0])))
         rows.append(("Drift of the invariants", number(outcome.extras["drift"][0])))
     print_table(("After training", ""), rows)
-    notes = [f"sharpness: {CONVENTION}"]
+    notes = [
+        f"sharpness: {CONVENTION}",
+        f"learned: the excess risk is at most {report.learned_at:g} of that of w = 0",
+    ]
     if not report.architecture.linear:
         notes.append("S_min is that of linear networks of the same depth")
     print_lines(report.interpretation(), notes)
+
+
+def _with_error(record: Any) -> str:
+    from math import isfinite
+
+    from flatmin.cli.output import number
+
+    if not isfinite(record.value):
+        return "none: the weights are too large"
+    return f"{number(record.value)} +- {record.residual:.1e}"

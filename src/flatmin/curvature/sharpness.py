@@ -193,11 +193,15 @@ def _mix(hessian: Hessian, guess: Float | None) -> Float:
 
 
 def _within_range(ensemble: Ensemble) -> NDArray[np.bool_]:
-    """Networks whose weights are finite and whose products of layers cannot overflow."""
+    """Networks whose weights are finite and whose products of layers cannot overflow.
+
+    Of linear networks fourth powers of the product are formed, of others squares.
+    """
+    largest = 150.0 if ensemble.architecture.linear else 300.0
     with np.errstate(over="ignore", invalid="ignore"):
         norms = [np.sqrt(np.sum(w * w, axis=(1, 2))) for w in ensemble.layers()]
         size = sum(np.log(np.maximum(norm, 1.0)) for norm in norms)
-    return np.asarray(np.isfinite(size) & (size < 150.0))
+    return np.asarray(np.isfinite(size) & (size < largest))
 
 
 def _as_ensemble(

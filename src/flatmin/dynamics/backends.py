@@ -24,6 +24,8 @@ CHECK_EVERY = 16
 # Beyond this excess risk a run has diverged: no product in a step overflows before it is seen.
 _LIMITS = {"float64": 1e60, "float32": 1e25}
 _RELATIVE_MOVE = 1e-11
+# The square of a gradient norm that is no condition.
+_ANY_GRADIENT = float("inf")
 # Where no rule from the data is known, this gradient norm counts as converged.
 _DEFAULT_GRADIENT = 1e-12
 
@@ -58,17 +60,30 @@ def choose(
     architecture: Architecture,
     tolerance: float | None,
     kind: np.dtype[Any],
+    goal: float | None = None,
 ) -> Backend:
-    """The backend for a problem and an architecture that fit each other."""
+    """The backend for a problem and an architecture that fit each other.
+
+    With a `goal`, runs end as soon as their excess risk is below it, whatever the gradient.
+    """
     architecture.check_fits(problem.d, problem.targets)
     if tolerance is not None:
         tolerance = check_positive("tolerance", tolerance)
     if architecture.linear and architecture.output is not None:
         regression = problem.regression() if isinstance(problem, Samples) else problem
-        return LinearBackend(regression, architecture, tolerance, kind)
+        return LinearBackend(regression, architecture, tolerance, kind, goal)
     if not architecture.linear and not isinstance(problem, Samples):
         raise SettingError("a non-linear network needs the samples, not only their summary")
-    return SamplesBackend(problem, architecture, tolerance, kind)
+    return SamplesBackend(problem, architecture, tolerance, kind, goal)
+
+
+def step_flops(problem: Regression | Samples, architecture: Architecture) -> float:
+    """The flops of one step of one network: what `choose`'s backend counts."""
+    if architecture.linear and architecture.output is not None:
+        return 6.0 * architecture.parameters + 2.0 * architecture.inputs**2
+    rows = problem.n if not architecture.linear else problem.d
+    # Activations cost as much again and more.
+    return (6.0 if architecture.linear else 18.0) * architecture.parameters * rows
 
 
 class SamplesBackend:
@@ -83,6 +98,7 @@ class SamplesBackend:
         architecture: Architecture,
         tolerance: float | None,
         kind: np.dtype[Any],
+        goal: float | None,
     ) -> None:
         from flatmin.dynamics.samples_kernel import ACTIVATION_CODES
 
@@ -95,9 +111,7 @@ class SamplesBackend:
         else:
             assert isinstance(problem, Samples)
             X, y, floor, p = problem.X, problem.y[:, None], regression.risk_min, architecture.p
-        self.step_flops = 6.0 * architecture.parameters * len(X)
-        if not architecture.linear:
-            self.step_flops *= 3.0  # activations cost as much again and more
+        self.step_flops = step_flops(problem, architecture)
         self.range_dimension = architecture.parameters
         self._shared = (
             np.array([architecture.inputs, *architecture.widths], dtype=np.int64),
@@ -107,10 +121,12 @@ class SamplesBackend:
             ACTIVATION_CODES[architecture.activation_name],
             floor,
         )
-        excess = regression.risk_at_zero - regression.risk_min
         # With several outputs other saddles lie between w = 0 and a minimiser.
-        settled = (0.5 if architecture.output is not None else 1e-6) * excess
+        share = 0.5 if architecture.output is not None else 1e-6
+        settled = share * regression.excess_at_zero
         square = (_DEFAULT_GRADIENT if tolerance is None else tolerance) ** 2
+        if goal is not None:
+            settled, square = goal, _ANY_GRADIENT
         self._stop = (CHECK_EVERY, square, settled, _LIMITS[kind.name])
 
     def advance(self, packed: Any, block: int, begin: int, steps: int) -> None:
@@ -214,9 +230,10 @@ class LinearBackend:
         architecture: Architecture,
         tolerance: float | None,
         kind: np.dtype[Any],
+        goal: float | None,
     ) -> None:
         self.kind = kind
-        self.step_flops = 6.0 * architecture.parameters
+        self.step_flops = step_flops(regression, architecture)
         self._table = layout(architecture)
         self.range_dimension = int(self._table[-1, 0] + self._table[-1, 1] + self._table[-1, 5])
         probe = start_vector(self.range_dimension)
@@ -230,8 +247,10 @@ class LinearBackend:
         )
         size = np.sqrt(depth) * (regression.w_star_norm / norm) ** (1.0 / depth)
         relative = (_RELATIVE_MOVE * 2.0 * regression.smallest_eigenvalue * size) ** 2
-        settled = 0.5 * (regression.risk_at_zero - regression.risk_min)
+        settled = 0.5 * regression.excess_at_zero
         absolute = 0.0 if tolerance is None else tolerance**2
+        if goal is not None:
+            settled, absolute = goal, _ANY_GRADIENT
         self._stop = (
             CHECK_EVERY,
             absolute,

@@ -6,7 +6,7 @@ taken out and the rest is packed again. So a run that diverged early costs nothi
 Within a round each block is one job for a thread, cut into slices short enough that progress can
 be shown and Ctrl-C answered. Neither rounds, blocks, threads nor slices change a run's bits.
 
-When a run counts as converged. Let lam be the smallest non-zero eigenvalue of Sigma. Near a
+When a run has settled. Let lam be the smallest non-zero eigenvalue of Sigma. Near a
 minimiser |grad|^2 >= mu (R - R_min) with mu = 4 lam |b_1|^2, so gradient flow still moves the
 weights by at most 2 |grad| / mu. A run stops when this is below 1e-11 of a lower bound of |W|,
 
@@ -14,10 +14,14 @@ weights by at most 2 |grad| / mu. A run stops when this is below 1e-11 of a lowe
 
 or below the tolerance given. Every critical point that is not a minimiser has w = 0, hence the
 excess risk of w = 0: a run must also be below half of that, so that it cannot stop at the saddle.
+On ill-conditioned data rounding keeps the gradient above this; a run also counts as settled if its
+excess risk is what rounding of w leaves of it.
 
 A run may come that close to a minimiser with eta S > 2 by chance (1 in 12 000 runs at the edge of
 stability did): it would leave again, slowly. Such a run is done again without the rule, for all its
-steps, and counts as converged only if it ends as close to a minimiser with eta S <= 2.
+steps, and counts as settled only if it ends as close to a minimiser with eta S <= 2.
+
+What became of the others is told in `endings`.
 """
 
 from __future__ import annotations
@@ -34,8 +38,9 @@ from flatmin.checks import check_choice, check_count, check_positive
 from flatmin.curvature import minimiser_spectrum, sharpness
 from flatmin.curvature.lanes import start_vector
 from flatmin.dynamics import backends
-from flatmin.dynamics.measures import LAYER_MEASURES, Task, columns, task
-from flatmin.dynamics.outcome import Outcome, Recording, State, Trace
+from flatmin.dynamics.endings import LEARNED_AT, Ending, State, check_share, observe, window
+from flatmin.dynamics.measures import LAYER_MEASURES, Task, columns, passes_nothing, task
+from flatmin.dynamics.outcome import Outcome, Recording, Trace
 from flatmin.errors import SettingError
 from flatmin.memory import check_memory
 from flatmin.network import Ensemble, lane_count
@@ -61,6 +66,9 @@ def descend(
     *,
     recording: Recording | None = None,
     tolerance: float | None = None,
+    learned_at: float = LEARNED_AT,
+    until_learned: bool = False,
+    observe_ends: bool = True,
     precision: str = "float64",
     threads: int | None = None,
     progress: Progress | None = None,
@@ -68,15 +76,17 @@ def descend(
     """Gradient descent W <- W - eta grad R(W) of every network of an ensemble.
 
     `learning_rate` and `steps` are one number or one per network. `tolerance` is a gradient norm
-    at which a run counts as converged (default: the rule of the module). `progress` is called with
-    the number of network steps just taken or saved.
+    at which a run counts as settled (default: the rule of the module). A run has learned when its
+    excess risk is at most `learned_at` of that of w = 0; with `until_learned` it ends there, at the
+    next multiple of 16 steps. Without `observe_ends`, runs that used up their steps have the state
+    `learning`, unseen. `progress` is called with the number of network steps just taken or saved.
 
     >>> from flatmin.generators import gaussian_samples
     >>> from flatmin.network import Architecture
     >>> from flatmin.initialisation import initialise
     >>> data = gaussian_samples(seed=0).regression()
     >>> start = initialise(Architecture.mlp(5, 4), "gaussian", 0.4, 0, [(i,) for i in range(10)])
-    >>> descend(data, start, learning_rate=0.05, steps=5000).count(State.CONVERGED)
+    >>> descend(data, start, learning_rate=0.05, steps=5000).count(State.SETTLED)
     10
     """
     count = len(ensemble)
@@ -85,25 +95,91 @@ def descend(
         "steps", steps, count, lambda name, value: check_count(name, value, MAX_STEPS)
     )
     kind = np.dtype(check_choice("precision", precision, ("float64", "float32")))
-    backend = backends.choose(problem, ensemble.architecture, tolerance, kind)
+    scene = task(problem, ensemble.architecture)
+    goal = check_share("learned_at", learned_at) * scene.regression.excess_at_zero
+    stop = goal if until_learned else None
+    backend = backends.choose(problem, ensemble.architecture, tolerance, kind, stop)
     if recording is not None and precision != "float64":
         raise SettingError("recording needs precision 'float64', got 'float32'")
     if recording is not None:
         recording.check_for(ensemble.architecture)
-    scene = task(problem, ensemble.architecture)
     run = _Run(backend, scene, ensemble, rates, budget, recording)
     run.finish(threads or thread_count(), progress)
-    outcome = run.outcome()
-    if tolerance is not None:
-        return outcome
-    passing = outcome.converged & _unstable(problem, outcome.ensemble, rates, outcome.converged)
-    if not passing.any():
-        return outcome
-    some = Ensemble.from_flat(ensemble.architecture, ensemble.flat()[passing])
-    patient = backends.choose(problem, ensemble.architecture, _NO_TOLERANCE, kind)
-    again = _Run(patient, scene, some, rates[passing], budget[passing], recording)
-    again.finish(threads or thread_count(), None)
-    return _replaced(problem, outcome, again.outcome(), passing, rates)
+    outcome = run.outcome(goal)
+    if until_learned:
+        outcome.learned[outcome.settled] = True
+        outcome.state[outcome.settled] = State.LEARNING.value
+    elif tolerance is None:
+        outcome.state[_at_rounding(outcome, scene)] = State.SETTLED.value
+        passing = outcome.settled & _unstable(problem, outcome.ensemble, rates, outcome.settled)
+        if passing.any():
+            some = _some(ensemble, passing)
+            patient = backends.choose(problem, ensemble.architecture, _NO_TOLERANCE, kind)
+            again = _Run(patient, scene, some, rates[passing], budget[passing], recording)
+            again.finish(threads or thread_count(), None)
+            outcome = _replaced(problem, outcome, again.outcome(goal), passing, rates)
+    if observe_ends:
+        _tell_endings(problem, scene, outcome, rates, budget, threads or thread_count())
+    outcome.state[outcome.state == _OPEN] = State.LEARNING.value
+    return outcome
+
+
+def _some(ensemble: Ensemble, chosen: NDArray[np.bool_]) -> Ensemble:
+    return Ensemble.from_flat(ensemble.architecture, ensemble.flat()[chosen])
+
+
+def _at_rounding(outcome: Outcome, scene: Task) -> NDArray[np.bool_]:
+    """Runs whose excess risk is within what rounding leaves of it.
+
+    w is a product of L matrices: its entries are known to about eps sum_k d_k |w*|, and the excess
+    risk of such an error is at most Lam times its square.
+    """
+    architecture, data = outcome.ensemble.architecture, scene.regression
+    if not architecture.linear:
+        return np.zeros(len(outcome.ensemble), dtype=bool)
+    error = np.finfo(float).eps * sum(architecture.widths) * data.w_star_norm
+    return np.asarray(outcome.excess_risk <= data.largest_eigenvalue * error**2)
+
+
+def _tell_endings(
+    problem: Regression | Samples,
+    scene: Task,
+    outcome: Outcome,
+    rates: Float,
+    budget: Float,
+    threads: int,
+) -> None:
+    """Fill in the states of runs that used up their steps, by observing the steps after them."""
+    open_runs = np.flatnonzero(outcome.state == _OPEN)
+    lengths = window(budget[open_runs].astype(np.int64))
+    for length in np.unique(lengths):
+        runs = open_runs[lengths == length]
+        ending = _observed(problem, scene, outcome, rates, runs, int(length), threads)
+        outcome.state[runs] = ending.state
+        outcome.period[runs], outcome.more_steps[runs] = ending.period, ending.more_steps
+
+
+def _observed(
+    problem: Regression | Samples,
+    scene: Task,
+    outcome: Outcome,
+    rates: Float,
+    runs: NDArray[np.int64],
+    length: int,
+    threads: int,
+) -> Ending:
+    """The endings of some runs from so many steps after their end."""
+    architecture = outcome.ensemble.architecture
+    some = Ensemble.from_flat(architecture, outcome.ensemble.flat()[runs])
+    patient = backends.choose(problem, architecture, _NO_TOLERANCE, np.dtype("float64"))
+    watch = Recording(1, ("risk", "gradient"))
+    after = _Run(patient, scene, some, rates[runs], np.full(len(runs), float(length)), watch)
+    after.finish(threads, None)
+    seen = after.outcome(outcome.goal).trace
+    assert seen is not None
+    excess, gradient = seen.values["risk"], seen.values["gradient"]
+    idle = passes_nothing(scene, some, excess[0], gradient[0])
+    return observe(excess, gradient, rates[runs], outcome.goal, idle)
 
 
 def _unstable(
@@ -112,7 +188,7 @@ def _unstable(
     """Which of the chosen networks, at minimisers, have eta S > 2."""
     found = np.zeros(len(ensemble), dtype=bool)
     if chosen.any():
-        some = Ensemble.from_flat(ensemble.architecture, ensemble.flat()[chosen])
+        some = _some(ensemble, chosen)
         if ensemble.architecture.linear:
             largest = minimiser_spectrum(problem, some)[:, -1]
         else:
@@ -137,7 +213,9 @@ def _replaced(
         np.array(getattr(first, name))
         for name in ("state", "steps", "excess_risk", "distance", "gradient")
     )
-    state[passing] = np.where(settled, State.CONVERGED.value, again.state)
+    learned = np.array(first.learned)
+    learned[passing] = again.learned
+    state[passing] = np.where(settled, State.SETTLED.value, again.state)
     steps[passing], excess[passing] = again.steps, again.excess_risk
     distance[passing], gradient[passing] = again.distance, again.gradient
     if trace is not None:
@@ -145,7 +223,10 @@ def _replaced(
         for name, values in again.trace.values.items():
             trace.values[name][: len(values), passing] = values
     ensemble = Ensemble.from_flat(first.ensemble.architecture, flat)
-    return Outcome(ensemble, state, steps, excess, distance, gradient, trace)
+    return Outcome(
+        ensemble, state, steps, excess, distance, gradient,
+        first.goal, learned, first.period, first.more_steps, trace,
+    )  # fmt: skip
 
 
 def _per_network(name: str, values: ArrayLike, count: int, check: Any) -> Float:
@@ -365,25 +446,31 @@ class _Run:
         ended = (packed.rate.ravel()[:count] == 0) | (packed.left.ravel()[:count] <= 0)
         self._stopped[members] = ended
 
-    def outcome(self) -> Outcome:
-        """The record of the end."""
+    def outcome(self, goal: float) -> Outcome:
+        """The record of the end; states of runs that used up their steps are open."""
+        count = len(self._flat)
         state = np.where(
             ~np.isfinite(self._excess),
             State.DIVERGED.value,
-            np.where(self._left > 0, State.CONVERGED.value, State.STEPPED_OUT.value),
+            np.where(self._left > 0, State.SETTLED.value, _OPEN),
         )
         trace = None
         if self._recording is not None:
             trace = Trace(self._steps, self._values)
         return Outcome(
             Ensemble.from_flat(self._architecture, self._flat.astype(float)),
-            state,
+            state.astype("<U11"),
             (self._budget - self._left).astype(np.int64),
             self._excess,
             self._distance,
             np.sqrt(self._gradient),
+            goal,
+            self._excess <= goal,
+            np.zeros(count, dtype=np.int64),
+            np.full(count, np.nan),
             trace,
         )
 
 
 _SHARPNESS_COLUMNS = ("sharpness", "sharpness_residual", "sharpness_products")
+_OPEN = ""

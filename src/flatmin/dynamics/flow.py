@@ -18,8 +18,9 @@ from flatmin.checks import check_count, check_positive
 from flatmin.curvature import sharpness
 from flatmin.curvature.linear import backward
 from flatmin.dynamics.descent import Progress
-from flatmin.dynamics.measures import LAYER_MEASURES, drift, task
-from flatmin.dynamics.outcome import Outcome, Recording, State, Trace
+from flatmin.dynamics.endings import LEARNED_AT, check_share, flow_endings
+from flatmin.dynamics.measures import LAYER_MEASURES, drift, passes_nothing, task
+from flatmin.dynamics.outcome import Outcome, Recording, Trace
 from flatmin.errors import SettingError
 from flatmin.network import Ensemble
 from flatmin.parallel import over_each, thread_count
@@ -47,11 +48,12 @@ def flow(
     tolerance: float = TOLERANCE,
     end: float = float("inf"),
     max_steps: int = MAX_STEPS,
+    learned_at: float = LEARNED_AT,
     recording: Recording | None = None,
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Outcome:
-    """Gradient flow until |grad| <= tolerance at a minimiser, time `end`, or a stall.
+    """Gradient flow until |grad| <= tolerance at a minimiser, time `end`, or `max_steps`.
 
     `recording.every` counts steps of the integrator (accepted or not). The outcome's `extras` hold
     `time`, `drift` (of Lemma 1's invariants), `error` (the sum of local error estimates) and
@@ -72,12 +74,13 @@ def flow(
         recording.check_for(architecture)
     # With several outputs other saddles lie between w = 0 and a minimiser.
     share = 0.5 if architecture.output is not None else 1e-6
-    settled = share * (regression.risk_at_zero - regression.risk_min)
+    settled = share * regression.excess_at_zero
+    goal = check_share("learned_at", learned_at) * regression.excess_at_zero
     settings = (rtol, atol, tolerance, settled, float(check_count("max_steps", max_steps)))
     integrator = _integrator(regression, ensemble, settings, float(end))
     run = _Flow(regression, ensemble, integrator, recording)
     run.finish(threads or thread_count(), progress)
-    return run.outcome()
+    return run.outcome(goal)
 
 
 class _Integrator(Protocol):
@@ -259,7 +262,7 @@ class _Flow:
         self._vectors[members] = found.vector
         return {"sharpness": found.value, "sharpness_residual": found.residual}
 
-    def outcome(self) -> Outcome:
+    def outcome(self, goal: float) -> Outcome:
         """The record of the end."""
         from flatmin.dynamics import flow_kernel as kernel
 
@@ -268,27 +271,31 @@ class _Flow:
         def field(row: int) -> Float:
             return integrator.record[:, row].reshape(-1)[:n].copy()
 
-        words = {
-            kernel.CONVERGED: State.CONVERGED,
-            kernel.REACHED: State.TIME_REACHED,
-            kernel.STALLED: State.STALLED,
-        }
         blocks = range(len(integrator.record))
         flat = np.concatenate([integrator.weights(block) for block in blocks])[:n]
         split = self._architecture.split
         with np.errstate(over="ignore", invalid="ignore"):
             distance = integrator.distance(flat)
             moved = drift(split(flat), split(self._initial)).max(axis=1, initial=0.0)
+        final = Ensemble.from_flat(self._architecture, flat, _LANES)
+        excess, gradient = field(kernel.EXCESS), np.sqrt(field(kernel.GRADIENT))
+        time = field(kernel.TIME) + field(kernel.TIME_LOW)
+        idle = passes_nothing(self._task, final, excess, gradient)
+        arrived = field(kernel.STATE) == kernel.CONVERGED
         return Outcome(
-            Ensemble.from_flat(self._architecture, flat, _LANES),
-            np.array([words[int(code)].value for code in field(kernel.STATE)]),
+            final,
+            flow_endings(arrived, excess, gradient, time, idle),
             field(kernel.ACCEPTED).astype(np.int64),
-            field(kernel.EXCESS),
+            excess,
             distance,
-            np.sqrt(field(kernel.GRADIENT)),
+            gradient,
+            goal,
+            excess <= goal,
+            np.zeros(n, dtype=np.int64),
+            np.full(n, np.nan),
             self._trace(),
             {
-                "time": field(kernel.TIME) + field(kernel.TIME_LOW),
+                "time": time,
                 "drift": moved,
                 "error": field(kernel.ERROR),
                 "rejected": field(kernel.REJECTED),

@@ -26,11 +26,13 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from flatmin.network import Architecture
+from flatmin.network import Architecture, Ensemble
 from flatmin.problem import Regression, Samples
 
 Float = NDArray[np.float64]
 Layers = Sequence[Float]
+
+PASSED_ON = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,6 +139,25 @@ def layer_gradient(layers: Layers, task: Task) -> Float:
         for a, b in zip(below, above, strict=True)
     ]
     return np.stack(norms, axis=1)
+
+
+def passes_nothing(
+    scene: Task, ensemble: Ensemble, excess: Float, gradient: Float
+) -> NDArray[np.bool_]:
+    """Whether networks pass next to no gradient on, being at a saddle or dead.
+
+    Linear: |grad|^2 is below a thousandth of L |P*|^{2-2/L} |p|^{2/L} |G|^2, about what a network
+    of the size that a minimum needs makes of the gradient G = 2 (P - P*) Sigma of the map.
+    Non-linear: not even halfway from w = 0.
+    """
+    architecture, data = ensemble.architecture, scene.regression
+    if not architecture.linear:
+        return np.asarray(excess > 0.5 * data.excess_at_zero)
+    depth, p = architecture.depth, architecture.output_norm
+    usual = depth * data.w_star_norm ** (2.0 - 2.0 / depth) * p ** (2.0 / depth)
+    with np.errstate(over="ignore", invalid="ignore"):
+        of_map = map_gradient(ensemble.layers(), scene)[:, 0]
+        return np.asarray(gradient**2 < PASSED_ON * usual * of_map**2)
 
 
 def gradient_ceiling(layers: Layers, task: Task) -> Float:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flatmin.checks import check_choice, check_count
+from flatmin.dynamics.endings import State
 from flatmin.dynamics.measures import LAYER_MEASURES, LINEAR_ONLY
 from flatmin.errors import SettingError
 from flatmin.network import Architecture, Ensemble
@@ -24,16 +24,6 @@ MEASURES = (*NETWORK_MEASURES, *LAYER_MEASURES)
 def recordable(architecture: Architecture) -> tuple[str, ...]:
     """Every quantity that networks of this architecture have."""
     return tuple(name for name in MEASURES if architecture.linear or name not in LINEAR_ONLY)
-
-
-class State(StrEnum):
-    """How a run ended. The values are the words a user reads."""
-
-    CONVERGED = "converged"
-    DIVERGED = "diverged"
-    STEPPED_OUT = "stepped out"
-    TIME_REACHED = "time reached"
-    STALLED = "stalled"
 
 
 @dataclass(frozen=True)
@@ -93,7 +83,13 @@ class Trace:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """The end of every run of an ensemble, in the order given."""
+    """The end of every run of an ensemble, in the order given (see `endings`).
+
+    `learned` says which have an excess risk of at most `goal` (or had, of runs that were to end
+    there). `period` of an oscillation is 0 if
+    none was found; `more_steps` is how many a run that is still learning would need at its present
+    speed, NaN for the others and for gradient flow.
+    """
 
     ensemble: Ensemble
     state: NDArray[np.str_]
@@ -101,6 +97,10 @@ class Outcome:
     excess_risk: Float
     distance: Float
     gradient: Float
+    goal: float
+    learned: NDArray[np.bool_]
+    period: NDArray[np.int64]
+    more_steps: Float
     trace: Trace | None = None
     extras: dict[str, Float] = field(default_factory=dict, repr=False)
 
@@ -109,6 +109,6 @@ class Outcome:
         return int(np.sum(self.state == state.value))
 
     @property
-    def converged(self) -> NDArray[np.bool_]:
-        """Which runs converged."""
-        return np.asarray(self.state == State.CONVERGED.value)
+    def settled(self) -> NDArray[np.bool_]:
+        """Which runs settled at a minimiser."""
+        return np.asarray(self.state == State.SETTLED.value)

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flatmin.curvature import sharpness
+from flatmin.dynamics.endings import State
 from flatmin.dynamics.measures import LAYER_MEASURES, task
-from flatmin.dynamics.outcome import Outcome, State
+from flatmin.dynamics.outcome import Outcome
 from flatmin.ledger.evidence import Evidence
 from flatmin.network import Ensemble
 from flatmin.problem import Regression, Samples
@@ -44,7 +45,7 @@ def evidence_of(
         initial,
         init,
         np.broadcast_to(np.asarray(scale, dtype=float), (count,)).copy(),
-        outcome.converged,
+        outcome.settled,
         outcome.steps.astype(float),
         np.where(kept, outcome.excess_risk, np.nan),
         np.asarray(found.value),

@@ -17,8 +17,8 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
+from flatmin.dynamics.endings import State
 from flatmin.dynamics.measures import LAYER_MEASURES, task
-from flatmin.dynamics.outcome import State
 from flatmin.errors import DataError
 from flatmin.initialisation import initialise
 from flatmin.ledger.collect import LAST
@@ -26,6 +26,7 @@ from flatmin.ledger.evidence import Evidence
 from flatmin.network import Architecture, Ensemble
 from flatmin.problem import Regression
 from flatmin.study.inputs import architecture_of, data_of
+from flatmin.study.older import words
 from flatmin.study.plan import Run, plan
 from flatmin.study.spec import Study, read_spec
 from flatmin.study.store import Store
@@ -76,7 +77,7 @@ def _training_evidence(directory: Path) -> Evidence:
         summary["activation"],
     )
     start, end = (_ensemble(architecture, arrays) for arrays in (initial, final))
-    converged = summary["state"] == State.CONVERGED.value
+    settled = words(summary["state"]) == State.SETTLED.value
     rate, sharp = summary["learning_rate"], summary["sharpness"]
     scene = task(regression, architecture)
     layers, first = end.layers(), start.layers()
@@ -86,7 +87,7 @@ def _training_evidence(directory: Path) -> Evidence:
         start,
         summary["init"],
         np.array([summary["scale"]]),
-        np.array([converged]),
+        np.array([settled]),
         np.array([float(summary["steps"])]),
         _number(summary["excess_risk"]),
         _number(sharp["value"]),
@@ -178,7 +179,7 @@ def _study_case(study: Study, runs: Sequence[Run], table: Any, records: Sequence
         initial,
         first.init,
         table["scale"].to_numpy(dtype=float),
-        table["state"].to_numpy() == State.CONVERGED.value,
+        table["state"].to_numpy() == State.SETTLED.value,
         table["steps"].to_numpy(dtype=float),
         table["excess_risk"].to_numpy(dtype=float),
         table["sharpness"].to_numpy(dtype=float),

@@ -51,7 +51,7 @@ class Evidence:
     initial: Ensemble
     init: str
     scale: Float
-    converged: Yes
+    settled: Yes
     steps: Float
     excess: Float
     """R - R_min at the end."""
@@ -261,7 +261,7 @@ class Evidence:
 
 _PER_NETWORK = [
     "scale",
-    "converged",
+    "settled",
     "steps",
     "excess",
     "sharpness",

@@ -54,7 +54,7 @@ def theorem_2(runs: Evidence) -> list[Record]:
             measured="larger",
             part="any minimiser",
             hypothesis=_minimisers(runs),
-            applies=runs.converged,
+            applies=runs.settled,
             room=runs.minimiser_room,
             place=runs.place("network"),
             error=largest_error(runs),
@@ -90,7 +90,7 @@ def _frobenius(runs: Evidence) -> Float | None:
 
 
 def _minimisers(runs: Evidence) -> str:
-    return f"a minimiser: {np.count_nonzero(runs.converged)} of {len(runs)} runs converged"
+    return f"a minimiser: {np.count_nonzero(runs.settled)} of {len(runs)} runs settled"
 
 
 def exact_minimal_sharpness(runs: Evidence) -> list[Record]:
@@ -106,7 +106,7 @@ def exact_minimal_sharpness(runs: Evidence) -> list[Record]:
             runs.sharpness,
             measured="larger",
             hypothesis=_minimisers(runs),
-            applies=runs.converged,
+            applies=runs.settled,
             room=runs.minimiser_room,
             place=runs.place("network"),
             error=largest_error(runs),
@@ -154,7 +154,7 @@ def flattest_minimiser(runs: Evidence) -> list[Record]:
 def rescaling(runs: Evidence) -> list[Record]:
     """Section 3: W_C = (C W_1, W_2/C, W_3, ..., W_L) computes the same function as the minimiser W,
     and S(W_C) >= 2 a |w*|^{2-1/L} |p|^{1/L} C / |W_2|_F, which has no limit."""
-    if not runs.one_output or runs.depth < 2 or not runs.converged.any():
+    if not runs.one_output or runs.depth < 2 or not runs.settled.any():
         why = lacks(runs, one_output=True, layers=2, minimiser=True)
         return [not_applicable("rescaling", f"one output, L >= 2, {_minimisers(runs)}", why=why)]
     layers = minimiser(runs)
@@ -163,7 +163,7 @@ def rescaling(runs: Evidence) -> list[Record]:
     found = sharpness(data, Ensemble.from_matrices(runs.initial.architecture, moved))
     scale = data.w_star_norm ** (2.0 - 1.0 / depth) * runs.output_norm ** (1.0 / depth)
     bound = 2.0 * data.a * scale * FACTORS / np.linalg.norm(layers[1])
-    room = found.residual[:, None] + float(runs.minimiser_room[np.argmax(runs.converged)])
+    room = found.residual[:, None] + float(runs.minimiser_room[np.argmax(runs.settled)])
     return [
         compare(
             "rescaling",
@@ -186,4 +186,4 @@ def minimiser(runs: Evidence) -> list[Float]:
     """A minimiser that the runs found; where its weights were not kept, the flattest one."""
     if runs.final is None:
         return flattest(runs.regression, runs.initial.architecture)
-    return runs.final.matrices()[int(np.argmax(runs.converged))]
+    return runs.final.matrices()[int(np.argmax(runs.settled))]

@@ -43,7 +43,7 @@ def lacks(
         return f"a trace: [record] every = N, quantities = [{names}] in the study"
     if any(name not in runs.last for name in final):
         return "the final norms of layers: [record] layers = true in the study"
-    if minimiser and not runs.converged.any():
+    if minimiser and not runs.settled.any():
         return f"a run that reached a minimiser: 0 of {len(runs)} did"
     return ""
 

@@ -47,7 +47,7 @@ def theta_norm(runs: Evidence) -> Float | None:
 def sharpness_ratio(runs: Evidence) -> Float:
     """(S/S_min) / (Lam/lam) of the runs that found a minimiser."""
     ratio = runs.sharpness / runs.least_sharpness / runs.regression.condition_number
-    return np.where(runs.converged, ratio, np.nan)
+    return np.where(runs.settled, ratio, np.nan)
 
 
 def theorem_4(cases: Sequence[Evidence]) -> list[Record]:
@@ -79,7 +79,7 @@ def corollary_3(cases: Sequence[Evidence]) -> list[Record]:
             measured="larger",
             part="lower",
             hypothesis=_hypothesis(chosen),
-            applies=runs.converged & runs.regression.full_rank & runs.flow,
+            applies=runs.settled & runs.regression.full_rank & runs.flow,
             why=lacks(runs, minimiser=True)
             or f"Sigma of full rank (here {runs.regression.rank} of {runs.regression.d})",
             flow_only=not runs.flow,
@@ -118,9 +118,9 @@ def _bounded_theta(statement: str, cases: Sequence[Evidence], why: str) -> list[
 
 def _arrived(runs: Evidence) -> Float:
     """1 at a minimiser, 0 at rest elsewhere; NaN for a run that was ended on its way."""
-    found = np.where(runs.converged, 1.0, np.nan)
+    found = np.where(runs.settled, 1.0, np.nan)
     gradient = runs.trace.get("gradient", np.empty((0, len(runs))))
-    for network in np.flatnonzero(~runs.converged):
+    for network in np.flatnonzero(~runs.settled):
         known = gradient[np.isfinite(gradient[:, network]), network]
         if len(known) and known[-1] <= STILL * known[0]:
             found[network] = 0.0

@@ -41,11 +41,11 @@ def a2(runs: Evidence) -> tuple[Yes, str]:
 
 
 def assumptions(runs: Evidence) -> tuple[Yes, str, str]:
-    """(A1) and (A2), on runs of gradient flow that converged; which, the words, and what fails."""
+    """(A1) and (A2), on runs of gradient flow that settled; which, the words, and what fails."""
     first, one = a1(runs)
     second, two = a2(runs)
     why = one if not first.any() else two if not second.any() else lacks(runs, minimiser=True)
-    met = first & second & runs.converged & runs.flow
+    met = first & second & runs.settled & runs.flow
     return np.asarray(met), f"gradient flow, {one}; {two}", why
 
 
@@ -132,7 +132,7 @@ def vanishing_scale_limit(cases: Sequence[Evidence]) -> list[Record]:
 
 def _limit(group: Sequence[Evidence], hypothesis: str) -> Record | None:
     scale, value, room = (
-        np.concatenate([np.asarray(getattr(runs, name))[runs.converged] for runs in group])
+        np.concatenate([np.asarray(getattr(runs, name))[runs.settled] for runs in group])
         for name in ("scale", "sharpness", "minimiser_room")
     )
     limit = limit_of(group[0].regression, group[0].depth)

@@ -24,16 +24,16 @@ STEPS = 60
 
 
 def edge(runs: Evidence) -> list[Record]:
-    """The talk: after gradient descent has converged, S_min <= S(W) <= 2/eta."""
+    """The talk: after gradient descent has settled, S_min <= S(W) <= 2/eta."""
     if runs.learning_rate is None:
-        hypothesis = "gradient descent that converged"
+        hypothesis = "gradient descent that settled"
         return [not_applicable("edge", hypothesis, why="gradient descent; this is gradient flow")]
     hypothesis = (
-        f"gradient descent that converged: {np.count_nonzero(runs.converged)} of {len(runs)} runs"
+        f"gradient descent that settled: {np.count_nonzero(runs.settled)} of {len(runs)} runs"
     )
     common: dict[str, Any] = {
         "hypothesis": hypothesis,
-        "applies": runs.converged,
+        "applies": runs.settled,
         "room": runs.minimiser_room,
         "place": runs.place("network"),
     }
@@ -61,7 +61,7 @@ def linear_stability(runs: Evidence) -> list[Record]:
     A minimiser is kicked along its top eigenvector v and followed at rates on both sides of 2/S:
     the distance along v is multiplied by |1 - eta S| a step, more than 1 above and less below.
     """
-    if not runs.one_output or not runs.converged.any():
+    if not runs.one_output or not runs.settled.any():
         hypothesis = "a minimiser of a linear network, one output"
         why = lacks(runs, one_output=True, minimiser=True)
         return [not_applicable("linear-stability", hypothesis, why=why)]

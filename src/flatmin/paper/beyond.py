@@ -342,7 +342,7 @@ def depth_and_width(tables: Tables) -> list[Claim]:
 def _missing(tables: Tables, axis: str, start: str) -> int:
     """How many runs of a family did not converge."""
     names = [name for name in tables if name.startswith(f"beyond-{axis}-{start}")]
-    return int(sum((tables[name].rows["state"] != "converged").sum() for name in names))
+    return int(sum((tables[name].rows["state"] != "settled").sum() for name in names))
 
 
 _ILL = tuple(f"beyond-ill-conditioned-{a}-{c}" for a in ALIGNMENTS for c in CONDITIONS)

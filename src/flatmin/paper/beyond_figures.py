@@ -105,7 +105,7 @@ def sharpening(rows: pd.DataFrame, traces: pd.DataFrame) -> pd.DataFrame:
     one; `fall` the largest relative fall below an earlier record; `peak` the largest record over
     the final one.
     """
-    kept = rows[rows["state"] == "converged"].set_index("run")
+    kept = rows[rows["state"] == "settled"].set_index("run")
     table = {}
     for run, trace in traces.dropna(subset=["sharpness"]).groupby("run"):
         if run in kept.index:
@@ -130,7 +130,7 @@ def flatness(tables: Tables, axis: str, start: str) -> pd.DataFrame:
     parts = []
     for name in names:
         rows = tables[name].rows
-        ended, data = rows[rows["state"] == "converged"], regression_of(name)
+        ended, data = rows[rows["state"] == "settled"], regression_of(name)
         size = ended["depth"] if axis == "depth" else data.d
         ratio = ended["sharpness"] / ended["minimal_sharpness"]
         bound = 4.0 * data.condition_number

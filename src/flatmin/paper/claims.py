@@ -110,14 +110,14 @@ def success_and_failure(
 
 def edge_bounds(rows: pd.DataFrame, figure: str) -> list[Claim]:
     """S_min <= S <= 2/eta at the end of every converged run."""
-    ended = rows[rows["state"] == "converged"]
+    ended = rows[rows["state"] == "settled"]
     low = float((ended["sharpness"] / ended["minimal_sharpness"]).min()) if len(ended) else np.nan
     high = float((ended["sharpness"] / ended["edge"]).max()) if len(ended) else np.nan
     return [
         judge(
             f"{figure}-above-s-min",
             figure,
-            f"S >= S_min at the end of all {len(ended)} converged runs: the smallest S/S_min",
+            f"S >= S_min at the end of all {len(ended)} settled runs: the smallest S/S_min",
             "at least 1",
             "1e-6",
             low,
@@ -126,7 +126,7 @@ def edge_bounds(rows: pd.DataFrame, figure: str) -> list[Claim]:
         judge(
             f"{figure}-below-edge",
             figure,
-            f"S <= 2/eta at the end of all {len(ended)} converged runs: the largest S eta/2",
+            f"S <= 2/eta at the end of all {len(ended)} settled runs: the largest S eta/2",
             "at most 1",
             "1e-6",
             high,
@@ -141,7 +141,7 @@ def small_scale(rows: pd.DataFrame, data: Regression, depth: int) -> list[Claim]
     Over the rates that the figure shows, those below 0.09.
     """
     shown = rows[rows["learning_rate"] < 0.09]
-    ended = shown[(shown["state"] == "converged") & (shown["scale"] == shown["scale"].min())]
+    ended = shown[(shown["state"] == "settled") & (shown["scale"] == shown["scale"].min())]
     means = ended.groupby("learning_rate")["sharpness"].mean()
     low, high = lower_bound(data, depth), corollary_2_bound(data, depth)
     limit = vanishing_scale_limit(data, depth)

@@ -121,6 +121,7 @@ def _train(
             steps,
             recording=recording,
             tolerance=method.tolerance,
+            learned_at=method.learned_at,
             threads=threads,
             progress=progress,
         )
@@ -130,6 +131,7 @@ def _train(
         rtol=method.rtol or RTOL,
         tolerance=method.tolerance or TOLERANCE,
         max_steps=runs[0].steps,
+        learned_at=method.learned_at,
         recording=recording,
         threads=threads,
     )

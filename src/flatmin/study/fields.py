@@ -18,6 +18,7 @@ from flatmin.checks import (
     check_seed,
 )
 from flatmin.dynamics.descent import MAX_STEPS
+from flatmin.dynamics.endings import check_share
 
 MAX_REPETITIONS = 10**9
 
@@ -56,6 +57,7 @@ def _text(value: object) -> str:
 
 
 Positive = Annotated[float, _number(check_positive)]
+Share = Annotated[float, _number(check_share)]
 NonNegative = Annotated[float, _number(check_nonnegative)]
 Count = Annotated[int, _whole(10**9)]
 Depth = Annotated[int, _whole(MAX_DEPTH)]

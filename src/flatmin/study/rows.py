@@ -16,8 +16,10 @@ from flatmin.curvature import sharpness
 from flatmin.curvature.linear import backward
 from flatmin.curvature.nonlinear import NonlinearHessian
 from flatmin.curvature.sharpness import LANE_PARAMETERS
+from flatmin.dynamics.edge import midway, swinging
+from flatmin.dynamics.endings import State
 from flatmin.dynamics.measures import alignment, rank_one_defect, spectral_norm
-from flatmin.dynamics.outcome import Outcome, State
+from flatmin.dynamics.outcome import Outcome
 from flatmin.network import Ensemble
 from flatmin.problem import Regression, Samples
 from flatmin.study.inputs import Data
@@ -64,6 +66,9 @@ def rows_table(
         "step_limit": [run.steps for run in runs],
         "repetition": [run.repetition for run in runs],
         "state": outcome.state.tolist(),
+        "learned": outcome.learned,
+        "period": pa.array(outcome.period, mask=outcome.period == 0),
+        "more_steps": _numbers(outcome.more_steps),
         "steps": outcome.steps,
         "time": _numbers(outcome.extras.get("time", np.full(len(runs), np.nan))),
         "integration_error": _numbers(outcome.extras.get("error", np.full(len(runs), np.nan))),
@@ -80,6 +85,7 @@ def rows_table(
     }
     columns |= _sharpness("initial_sharpness", problem, initial, every)
     columns |= _sharpness("sharpness", problem, final, kept)
+    columns["edge_share"] = _numbers(_edge_share(problem, outcome, rates, columns["sharpness"]))
     columns |= _layers(final, kept if study.record.layers else ~every)
     return pa.table([columns[name] for name in ROWS_SCHEMA.names], schema=ROWS_SCHEMA)
 
@@ -127,6 +133,16 @@ def _sharpness(
         f"{name}_residual": _numbers(residual),
         f"{name}_converged": pa.array(converged == 1.0, mask=~np.isfinite(value)),
     }
+
+
+def _edge_share(problem: Regression | Samples, outcome: Outcome, rates: Float, final: Any) -> Float:
+    """eta S / 2, of runs that still move midway to their next weights; NaN for gradient flow."""
+    value = np.array(final.to_pylist(), dtype=float)
+    moving = swinging(outcome) & np.isfinite(rates)
+    middle = midway(problem, outcome, rates, moving)
+    found = [sharpness(problem, one, tolerance=SHARPNESS_TOLERANCE).value for one in _parts(middle)]
+    value[moving] = np.concatenate([np.empty(0), *found])
+    return value * rates / 2.0
 
 
 def _parts(ensemble: Ensemble) -> list[Ensemble]:

@@ -11,7 +11,7 @@ import pyarrow
 
 pa: Any = pyarrow
 
-VERSION = "1"
+VERSION = "2"
 
 _NUMBER, _WHOLE, _WORD, _YES = pa.float64(), pa.int64(), pa.string(), pa.bool_()
 _LAYERS = pa.list_(pa.float64())
@@ -27,7 +27,11 @@ ROW_COLUMNS: tuple[tuple[str, Any, str], ...] = (
     ("relative_rate", _NUMBER, "eta over the critical rate 2/S_min; null for gradient flow"),
     ("step_limit", _WHOLE, "largest number of steps allowed"),
     ("repetition", _WHOLE, "number of the repetition, from 0"),
-    ("state", _WORD, "converged, diverged, stepped out; for flow also stalled"),
+    ("state", _WORD, "settled, learning, oscillating, stalled or diverged"),
+    ("learned", _YES, "whether excess_risk is at most learned_at of that of w = 0"),
+    ("period", _WHOLE, "steps after which an oscillation repeats; null if it does not"),
+    ("more_steps", _NUMBER, "steps that a run still learning needs at its last speed"),
+    ("edge_share", _NUMBER, "eta S/2, if not settled midway to the next step; null for flow"),
     ("steps", _WHOLE, "steps taken"),
     ("time", _NUMBER, "time of gradient flow at the end; null for descent"),
     ("integration_error", _NUMBER, "sum of the integrator's error estimates; null for descent"),

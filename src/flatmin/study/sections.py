@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from pydantic import model_validator
 
 from flatmin.activations import ACTIVATIONS
+from flatmin.dynamics.endings import LEARNED_AT
 from flatmin.dynamics.outcome import MEASURES
 from flatmin.initialisation import INITIALISATIONS
 from flatmin.paper.data import SETS
@@ -17,6 +18,7 @@ from flatmin.study.fields import (
     Positive,
     Section,
     Seed,
+    Share,
     Steps,
     Text,
     one_of,
@@ -96,6 +98,7 @@ class Method(Section):
     learning_rate_unit: Annotated[str, one_of(("absolute", "critical"))] | None = None
     steps: Steps | None = None
     tolerance: Positive | None = None
+    learned_at: Share = LEARNED_AT
     rtol: Positive | None = None
 
 

@@ -7,6 +7,7 @@ depend on the rows alone: fixed settings, no time, no host.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,16 +16,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from flatmin.dynamics.outcome import State
+from flatmin.dynamics.edge import EDGE_SHARE
 from flatmin.errors import DataError
-from flatmin.training import EDGE_SHARE
+from flatmin.study.older import upgraded
 
 if TYPE_CHECKING:
     from flatmin.study.execute import ShardResult
 
 EDGE = "edge of stability"
 _NAME = re.compile(r"shard-([0-9a-zA-Z_-]+)\.parquet")
-_COUNTED = ["state", "sharpness", "edge"]
+LEARNED = "learned"
+_COUNTED = ("state", "learned", "edge_share", "sharpness", "edge")
 
 
 @dataclass(frozen=True)
@@ -65,11 +67,10 @@ def encode(table: pa.Table, marks: dict[str, str] | None = None) -> bytes:
 
 
 def count_states(rows: pa.Table) -> dict[str, int]:
-    """Runs by state, and how many of the converged ended at the edge of stability."""
+    """Runs by state, how many have learned, and how many ended at the edge of stability."""
     counts = {one["values"]: one["counts"] for one in pc.value_counts(rows["state"]).to_pylist()}
-    near = pc.greater_equal(rows["sharpness"], pc.multiply(EDGE_SHARE, rows["edge"]))
-    at_edge = pc.and_(pc.equal(rows["state"], State.CONVERGED.value), near)
-    return counts | {EDGE: pc.sum(at_edge).as_py() or 0}
+    at_edge = pc.sum(pc.greater_equal(rows["edge_share"], EDGE_SHARE)).as_py() or 0
+    return counts | {LEARNED: pc.sum(rows["learned"]).as_py() or 0, EDGE: at_edge}
 
 
 def shard_path(folder: Path, shard_id: str) -> Path:
@@ -101,10 +102,13 @@ def has_traces(path: Path) -> bool:
     return bool((pq.read_schema(path).metadata or {}).get(b"flatmin_traces") == b"yes")
 
 
-def read(path: Path, columns: list[str] | None = None) -> pa.Table:
-    """A shard's table, its checksums verified."""
+def read(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """A shard's table, its checksums verified, in the words of this version."""
     try:
-        return pq.read_table(path, columns=columns, page_checksum_verification=True)
+        known = None
+        if columns is not None:
+            known = [name for name in pq.read_schema(path).names if name in columns]
+        return upgraded(pq.read_table(path, columns=known, page_checksum_verification=True))
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0]
         raise DataError(

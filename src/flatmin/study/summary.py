@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flatmin.checks import check_choice
+from flatmin.dynamics.edge import EDGE_SHARE
 from flatmin.errors import SettingError
-from flatmin.training import EDGE_SHARE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,7 +32,7 @@ LOGARITHMIC = (
     "gradient_norm",
 )
 PLAIN = ("train_risk", "test_risk", "steps", "time")
-SHARES = ("converged", "diverged", "edge_of_stability")
+SHARES = ("learned", "settled", "oscillating", "diverged", "edge_of_stability")
 QUANTITIES = (*LOGARITHMIC, *PLAIN, *SHARES)
 _LEVEL = 0.975
 
@@ -64,23 +64,23 @@ class Curve:
 def frame(rows: Any) -> pd.DataFrame:
     """A pandas frame of a study's rows with the shares as columns of 0 and 1."""
     table: pd.DataFrame = rows.to_pandas()
-    converged = table["state"] == "converged"
+    states = ("settled", "oscillating", "diverged")
     return table.assign(
-        converged=converged.astype(float),
-        diverged=(table["state"] == "diverged").astype(float),
-        edge_of_stability=at_edge(converged, table["sharpness"], table["edge"]).astype(float),
+        **{state: (table["state"] == state).astype(float) for state in states},
+        learned=table["learned"].astype(float),
+        edge_of_stability=(table["edge_share"] >= EDGE_SHARE).astype(float),
     )
 
 
-def at_edge(converged: Any, sharpness: Any, edge: Any) -> Any:
-    """Converged runs whose final sharpness is at least 0.9 times 2/eta."""
-    return converged & (sharpness >= EDGE_SHARE * edge)
-
-
 def counts(table: pd.DataFrame) -> dict[str, int]:
-    """Runs by state, and how many converged at the edge of stability."""
+    """Runs, how many learned, by state, and how many ended at the edge of stability."""
     found = {str(state): int(n) for state, n in table["state"].value_counts().sort_index().items()}
-    return {"runs": len(table), **found, "edge of stability": int(table["edge_of_stability"].sum())}
+    return {
+        "runs": len(table),
+        "learned": int(table["learned"].sum()),
+        **found,
+        "edge of stability": int(table["edge_of_stability"].sum()),
+    }
 
 
 def varied(table: pd.DataFrame) -> list[str]:

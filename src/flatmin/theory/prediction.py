@@ -52,18 +52,16 @@ class Prediction:
             return None
         return flattest_depth(self.regression, self.output_norm)
 
-    def advice(self) -> str:
-        """One sentence for the person about to train."""
+    def sentence(self) -> str:
+        """What the theory says to the person about to train."""
         rate = f"{self.critical_rate:.4g}"
-        if self.exact is None:
-            return (
-                f"At depth {self.depth} gradient descent cannot settle at a minimiser with a "
-                f"learning rate above {rate}; above {2.0 / self.minimal.upper:.4g} it may fail too."
-            )
-        return (
+        words = (
             f"At depth {self.depth} gradient descent cannot settle at a minimiser with a learning "
-            f"rate above {rate}; start below it, for example at {0.5 * self.critical_rate:.2g}."
+            f"rate above {rate}"
         )
+        if self.exact is None:
+            return f"{words}; above {2.0 / self.minimal.upper:.4g} it may not either."
+        return f"{words}."
 
     def as_dict(self) -> dict[str, Any]:
         """The prediction as plain numbers, ready for JSON."""
@@ -89,7 +87,7 @@ class Prediction:
             "flattest_depth": self.flattest_depth,
             "small_init_sharpness": self.small_init_sharpness,
             "critical_learning_rate": {"exact": self.critical_rate, "paper": self.paper_rate},
-            "advice": self.advice(),
+            "ceiling": self.sentence(),
             "notes": self.notes(),
         }
 

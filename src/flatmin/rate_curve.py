@@ -1,0 +1,171 @@
+"""The share of runs that learn against the learning rate, measured on an ensemble.
+
+Every network is run at every rate, for a number of steps at most, and ends in one of three ways: it
+learned; it was unstable (diverged, or oscillates without falling); it was too slow (still learning,
+or stalled). The curve is bracketed: rates are added upwards in factors of 1.5 until none learns,
+and downwards until none learns for being too slow, or no more is to be learned by going further.
+Then neighbours with shares that differ by more than a fifth get rates in between.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from flatmin.checks import check_count
+from flatmin.dynamics.descent import descend
+from flatmin.dynamics.endings import LEARNED_AT, State, check_share
+from flatmin.initialisation import DEFAULT_INIT, DEFAULT_SCALE, initialise
+from flatmin.network import Architecture
+from flatmin.problem import Regression, Samples
+from flatmin.statistics import share_interval
+from flatmin.theory.prediction import predict
+
+RUNS, STEPS, SHARE = 100, 5000, 0.95
+MOST_RATES = 40
+_RATIO, _JUMP, _CLOSE = 1.5, 0.2, 1.03
+_LOWEST = 1e-12  # of the ceiling
+
+
+@dataclass(frozen=True, kw_only=True)
+class RatePoint:
+    """One rate: shares of runs, and the steps after which half of those that learn have learned."""
+
+    learning_rate: float
+    learned: float
+    learned_low: float
+    learned_high: float
+    unstable: float
+    slow: float
+    median_steps: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RateCurve:
+    """Points by ascending rate, and how they were measured. `ceiling` is 2/S_min."""
+
+    points: tuple[RatePoint, ...]
+    ceiling: float
+    init: str
+    scale: float
+    runs: int
+    steps: int
+    learned_at: float
+
+    def largest(self, share: float = SHARE) -> float | None:
+        """The largest measured rate at which at least this share of runs learned."""
+        working = [one.learning_rate for one in self.points if one.learned >= share]
+        return max(working, default=None)
+
+    def sentence(self, share: float = SHARE) -> str:
+        """What the curve says, in one sentence."""
+        best = self.largest(share)
+        start = f"from init {self.init} (scale {self.scale:g})"
+        if best is not None:
+            return (
+                f"The largest rate measured at which {100 * share:g} % of runs learn within "
+                f"{self.steps} steps {start} is {best:.4g}."
+            )
+        top = max(self.points, key=lambda one: one.learned)
+        where = f"at {top.learning_rate:.4g}, where {100 * top.learned:.3g} % learned"
+        mixed = f"{100 * top.unstable:.3g} % were unstable and {100 * top.slow:.3g} % too slow"
+        return (
+            f"No rate lets {100 * share:g} % of runs learn within {self.steps} steps {start}: "
+            f"{where}, {mixed}."
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self) | {"points": [asdict(one) for one in self.points]}
+
+
+def rate_curve(
+    problem: Regression | Samples,
+    architecture: Architecture,
+    init: str = DEFAULT_INIT,
+    scale: float = DEFAULT_SCALE,
+    *,
+    runs: int = RUNS,
+    steps: int = STEPS,
+    learned_at: float = LEARNED_AT,
+    seed: int = 0,
+    progress: Callable[[int], None] | None = None,
+) -> RateCurve:
+    """Measure the curve. `progress` is called with 1 for each rate, of which MOST_RATES at most."""
+    runs, steps = check_count("runs", runs), check_count("steps", steps)
+    learned_at = check_share("learned_at", learned_at)
+    regression = problem.regression() if isinstance(problem, Samples) else problem
+    ceiling = predict(regression, architecture.depth, architecture.output_norm).critical_rate
+    addresses = [("rate curve", i) for i in range(runs)]
+    start = initialise(architecture, init, scale, seed, addresses, regression)
+    points: dict[float, RatePoint] = {}
+
+    def measure(rate: float) -> RatePoint:
+        outcome = descend(problem, start, rate, steps, learned_at=learned_at, until_learned=True)
+        learned = outcome.learned
+        unstable = np.isin(outcome.state, (State.DIVERGED.value, State.OSCILLATING.value))
+        low, high = share_interval(int(learned.sum()), runs)
+        if progress is not None:
+            progress(1)
+        points[rate] = RatePoint(
+            learning_rate=rate,
+            learned=float(learned.mean()),
+            learned_low=low,
+            learned_high=high,
+            unstable=float((unstable & ~learned).mean()),
+            slow=float((~unstable & ~learned).mean()),
+            median_steps=float(np.median(outcome.steps[learned])) if learned.any() else None,
+        )
+        return points[rate]
+
+    _bracket(measure, ceiling)
+    _refine(measure, points)
+    return RateCurve(
+        points=tuple(points[rate] for rate in sorted(points)),
+        ceiling=ceiling,
+        init=init,
+        scale=float(scale),
+        runs=runs,
+        steps=steps,
+        learned_at=learned_at,
+    )
+
+
+def _bracket(measure: Callable[[float], RatePoint], ceiling: float) -> None:
+    """From the ceiling down: first to where some run is stable, then to where all are too slow."""
+    top = measure(ceiling)
+    rate, above = ceiling, top
+    while above.learned > 0.0 and rate < 10.0 * ceiling:
+        rate *= _RATIO
+        above = measure(rate)
+    rate, step, taken = ceiling, _RATIO, 0
+    below = top
+    while below.slow < 1.0 and rate > _LOWEST * ceiling and taken < MOST_RATES // 2:
+        # Where everything is unstable there is nothing to see: larger and larger strides.
+        step = min(step * _RATIO, 10.0) if below.unstable == 1.0 else _RATIO
+        rate, taken = rate / step, taken + 1
+        below = measure(rate)
+
+
+def _difference(one: RatePoint, other: RatePoint) -> float:
+    return max(abs(one.learned - other.learned), abs(one.unstable - other.unstable))
+
+
+def _refine(measure: Callable[[float], RatePoint], points: dict[float, RatePoint]) -> None:
+    """Rates between neighbours whose shares differ much, the largest difference first."""
+    while len(points) < MOST_RATES:
+        rates = sorted(points)
+        gaps = [
+            (_difference(points[low], points[high]), low, high)
+            for low, high in pairwise(rates)
+            if high / low > _CLOSE
+        ]
+        jump, low, high = max(gaps, default=(0.0, 0.0, 0.0))
+        if jump <= _JUMP:
+            return
+        measure(math.sqrt(low * high))
