@@ -1,4 +1,4 @@
-# Two doors: `make test` and `make reproduce`. Each makes its own environment in .venv.
+# Doors: `make install`, `make test`, `make reproduce`. Each makes its own environment in .venv.
 # A second call finds the environment in place and installs nothing.
 PYTHON ?= python3
 VENV ?= .venv
@@ -8,9 +8,10 @@ DOCS_READY := $(VENV)/.ready-docs
 GENERATED := docs/_generated
 
 .DEFAULT_GOAL := help
-.PHONY: help test reproduce bench docs lint clean
+.PHONY: help install test reproduce bench docs lint clean
 
 help:
+	@echo "make install    the command, in $(BIN)"
 	@echo "make test       run the test suite"
 	@echo "make reproduce  every figure and claim of the paper, in minutes"
 	@echo "make bench      compare with rivals on this machine (writes benchmarks/RESULTS.md)"
@@ -25,6 +26,9 @@ $(READY) $(DOCS_READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	PIP_CONSTRAINT=$(abspath constraints.txt) $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS)]'
 	@touch $@
+
+install: $(READY)
+	@echo "The command is $(BIN)/flatmin; to call it flatmin in this shell: source $(BIN)/activate"
 
 # BLAS threads only get in each other's way on matrices as small as these.
 test: $(READY)

@@ -102,7 +102,7 @@ def other_activation(runs: Evidence) -> Evidence:
 
 
 def unfinished(runs: Evidence) -> Evidence:
-    """As if no run had converged."""
+    """As if no run had settled."""
     return replace(runs, settled=np.zeros(len(runs), dtype=bool))
 
 

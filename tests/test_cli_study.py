@@ -143,6 +143,26 @@ def test_show(monkeypatch, capsys, finished):
     assert "edge of stability" in out
 
 
+@pytest.mark.parametrize("width", [50, 80, 200])
+def test_show_cuts_no_number(monkeypatch, capsys, finished, width):
+    found = json.loads(call(monkeypatch, capsys, "show", finished, "--json")[1])
+    piped = call(monkeypatch, capsys, "show", finished)[1]
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", str(width))
+    out = re.sub(r"\x1b\[[\d;]*m", "", call(monkeypatch, capsys, "show", finished)[1])
+    for point in found["points"]:
+        for name in ("sharpness", "distance"):
+            value = point[name]["value"]
+            shown = "-" if value is None else f"{value:.3g}"
+            assert shown in out.split()
+            assert shown in piped.split()
+    assert "…" not in out + piped
+    assert "95 % band" in piped
+    assert ("left out for want of room: 95 % band" in out) == (width < 200)
+    if width > 50:
+        assert max(map(len, out.splitlines())) <= width
+
+
 def test_export(monkeypatch, capsys, finished, tmp_path):
     for name in ("t.csv", "t.parquet"):
         code, out, err = call(monkeypatch, capsys, "export", finished, tmp_path / name)
@@ -171,6 +191,13 @@ def test_plot(monkeypatch, capsys, finished, tmp_path, y):
     assert (code, err) == (0, "")
     assert str(path) in out
     assert path.stat().st_size > 1000
+
+
+def test_plot_says_what_it_does_with_axes_not_named(monkeypatch, capsys, finished, tmp_path):
+    options = ("--y", "diverged", "--out", tmp_path / "f.svg")
+    assert "pooled" not in call(monkeypatch, capsys, "plot", finished, "--x", "scale", *options)[1]
+    out = call(monkeypatch, capsys, "plot", finished, "--x", "depth", *options)[1]
+    assert "pooled at every point: scale (2 values), learning_rate (2 values)" in out
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from flatmin.study.execute import run_shard
 from flatmin.study.plan import plan
 from flatmin.study.schema import ROWS_SCHEMA, TRACES_SCHEMA
 from flatmin.study.spec import parse_spec
-from flatmin.study.summary import counts, curves, flat_frame, frame, mean, points
+from flatmin.study.summary import counts, curves, facets, flat_frame, frame, mean, points
 from flatmin.theory.minimal_sharpness import critical_learning_rate, minimal_sharpness
 
 DESCENT = """\
@@ -354,6 +354,48 @@ def test_curves_pool_data_sets():
     assert [list(curve.x) for curve in found] == [[0.5, 1.1]] * 2
     assert found[0].means[0].count == 15
     assert found[0].edge is None
+
+
+def grid(**axes: list[float]) -> pd.DataFrame:
+    """A table of runs: every combination of the axes, two repetitions of each."""
+    fixed = {"depth": [4], "width": [5], "scale": [0.3], "learning_rate": [0.1]}
+    values = fixed | axes | {"repetition": [0, 1]}
+    table = pd.MultiIndex.from_product(values.values(), names=values.keys()).to_frame(index=False)
+    table = table.assign(relative_rate=table.learning_rate * table.depth, step_limit=100)
+    table = table.assign(edge=2 / table.learning_rate, minimal_sharpness=2.0 * table.depth)
+    # Depths differ by orders of magnitude: a mean over them would be seen.
+    return table.assign(sharpness=10.0**table.depth * (1 + table.scale), dataset=0)
+
+
+def test_an_axis_that_is_not_named_gets_panels():
+    table = grid(depth=[2, 3, 4], scale=[0.1, 0.2], learning_rate=[0.01, 0.05])
+    found = facets(table, "scale", "sharpness", "learning_rate")
+    assert (found.axis, found.pooled) == ("depth", ())
+    assert [label for label, _ in found.panels] == ["2", "3", "4"]
+    for depth, (_, drawn) in zip((2, 3, 4), found.panels, strict=True):
+        assert [curve.label for curve in drawn] == ["0.01", "0.05"]
+        assert [one.value for one in drawn[0].means] == pytest.approx(
+            [10.0**depth * 1.1, 10.0**depth * 1.2]
+        )
+    # Named, it needs none.
+    assert facets(table[table.depth == 3], "scale", "sharpness", "learning_rate").axis is None
+
+
+def test_what_is_pooled_is_said():
+    two = grid(depth=[2, 3], scale=[0.1, 0.2], learning_rate=[0.01, 0.05])
+    found = facets(two, "scale", "sharpness")
+    assert (found.axis, len(found.panels), found.pooled) == (None, 1, ("depth", "learning_rate"))
+    many = grid(depth=list(range(2, 9)), scale=[0.1, 0.2])
+    assert facets(many, "scale", "sharpness").pooled == ("depth",)
+    assert facets(many[many.depth < 8], "scale", "sharpness").axis == "depth"
+
+
+def test_axes_that_move_together_are_told_apart_by_one():
+    table = grid(depth=[2, 3], scale=[0.1, 0.2], learning_rate=[0.01, 0.05])
+    tied = table[(table.depth == 2) == (table.learning_rate == 0.01)]
+    assert facets(tied, "scale", "sharpness", "learning_rate").panels[0][0] == ""
+    assert facets(tied, "scale", "sharpness").axis == "depth"
+    assert facets(tied, "scale", "sharpness").pooled == ()
 
 
 def test_a_frame_without_lists():

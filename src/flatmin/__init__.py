@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from flatmin.problem import read_regression as read_regression
     from flatmin.problem import read_samples as read_samples
     from flatmin.rate_curve import rate_curve as rate_curve
+    from flatmin.theory.flattest_depth import flattest_depth as flattest_depth
     from flatmin.theory.minimal_sharpness import minimal_sharpness as minimal_sharpness
     from flatmin.theory.minimisers import flattest_minimiser as flattest_minimiser
     from flatmin.theory.minimisers import minimiser_of_sharpness as minimiser_of_sharpness
@@ -54,6 +55,7 @@ _HOMES = {
     "Samples": "flatmin.problem",
     "read_regression": "flatmin.problem",
     "read_samples": "flatmin.problem",
+    "flattest_depth": "flatmin.theory.flattest_depth",
     "minimal_sharpness": "flatmin.theory.minimal_sharpness",
     "flattest_minimiser": "flatmin.theory.minimisers",
     "minimiser_of_sharpness": "flatmin.theory.minimisers",

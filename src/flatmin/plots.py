@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flatmin.atomic import writing
-from flatmin.theory.prediction import Prediction
+from flatmin.theory.prediction import Prediction, flattest_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from flatmin.rate_curve import RateCurve
-    from flatmin.study.summary import Curve
+    from flatmin.study.summary import Curve, Facets
 
 # Okabe and Ito's palette, legible with any kind of colour vision.
 BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
@@ -44,14 +44,18 @@ def depth_figure(predictions: Sequence[Prediction]) -> Figure:
     depths = [one.depth for one in predictions]
     lower = [one.minimal.lower for one in predictions]
     upper = [one.minimal.upper for one in predictions]
-    left.fill_between(depths, lower, upper, color=SKY, alpha=0.3, lw=0, label="between the bounds")
+    left.fill_between(depths, lower, upper, color=SKY, alpha=0.3, lw=0)
     left.plot(depths, lower, ":", color=BLACK, label="lower bound")
     left.plot(depths, upper, "--", color=BLACK, label="upper bound")
     exact = [one.exact for one in predictions if one.exact is not None]
     if exact:
         left.plot(depths, exact, "o-", color=BLUE, label="exact")
+    flattest = flattest_of(predictions)
+    if flattest is not None:
+        label, least = f"flattest of these: {flattest.depth}", 2.0 / flattest.critical_rate
+        left.plot(flattest.depth, least, "*", ms=13, color=ORANGE, label=label)
     left.set(xlabel="depth L", ylabel="minimal sharpness S_min", xscale="log", yscale="log")
-    left.legend(frameon=False)
+    left.legend(frameon=False, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.0))
     rate = [one.critical_rate for one in predictions]
     right.plot(depths, rate, "o-", color=BLUE, label="2 / S_min, exact" if exact else "ceiling")
     paper = [one.paper_rate for one in predictions if one.paper_rate is not None]
@@ -150,14 +154,50 @@ def training_figure(trace: Any, title: str, edge: float | None, least: float | N
     return figure
 
 
-def study_figure(curves: Sequence[Curve], x: str, y: str, by: str | None, log: bool) -> Figure:
+def study_figure(found: Facets, x: str, y: str, by: str | None, log: bool) -> Figure:
     """Means of y along x with 95 % bands, a curve per value of `by`; gaps where no run has it.
 
     Of a sharpness, 2/eta (dashed) and S_min (dotted) are drawn where a curve has one of each.
     """
-    figure, (panel,) = new_figure(1, width=6.0, height=4.0)
-    colours = _colours(len(curves))
-    for curve, colour in zip(curves, colours, strict=True):
+    from matplotlib.figure import Figure as NewFigure
+
+    count = len(found.panels)
+    columns = count if count <= 3 else (count + 1) // 2
+    rows = -(-count // columns)
+    width, height = (6.0, 4.0) if count == 1 else (3.6 * columns, 3.2 * rows)
+    figure = NewFigure(figsize=(width, height), layout="constrained")
+    places: Any = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    names = list(dict.fromkeys(curve.label for _, curves in found.panels for curve in curves))
+    colours = dict(zip(names, _colours(len(names)), strict=True))
+    for panel in places.flat[count:]:
+        panel.remove()
+    explained: set[str] = set()
+    for panel, (label, curves) in zip(places.flat, found.panels, strict=False):
+        _draw_curves(panel, curves, colours, y, by)
+        panel.spines[["top", "right"]].set_visible(False)
+        if found.axis is not None:
+            panel.set_title(f"{found.axis.replace('_', ' ')} {label}", fontsize=10)
+        panel.set(xlabel=x.replace("_", " "), ylabel=y.replace("_", " "))
+        panel.label_outer()
+        if log:
+            panel.set_yscale("log")
+            if y.endswith("sharpness"):
+                plain_log_ticks(panel.yaxis)
+        if x in ("learning_rate", "relative_rate"):
+            panel.set_xscale("log")
+        labels = set(panel.get_legend_handles_labels()[1])
+        if labels - explained:
+            panel.legend(frameon=False, fontsize=8)
+            explained |= labels
+    return figure
+
+
+def _draw_curves(
+    panel: Axes, curves: Sequence[Curve], colours: dict[str, Any], y: str, by: str | None
+) -> None:
+    """The curves of one panel."""
+    for curve in curves:
+        colour = colours[curve.label]
         middle, low, high = (
             [getattr(one, name) for one in curve.means] for name in ("value", "low", "high")
         )
@@ -169,16 +209,6 @@ def study_figure(curves: Sequence[Curve], x: str, y: str, by: str | None, log: b
     least = {curve.least for curve in curves if curve.least is not None}
     if y == "sharpness" and len(least) == 1:
         panel.axhline(least.pop(), color=BLACK, ls=":", lw=0.9, label="S_min, exact")
-    panel.set(xlabel=x.replace("_", " "), ylabel=y.replace("_", " "))
-    if log:
-        panel.set_yscale("log")
-        if y.endswith("sharpness"):
-            plain_log_ticks(panel.yaxis)
-    if x in ("learning_rate", "relative_rate"):
-        panel.set_xscale("log")
-    if panel.get_legend_handles_labels()[1]:
-        panel.legend(frameon=False, fontsize=8)
-    return figure
 
 
 def _colours(count: int) -> list[Any]:

@@ -17,6 +17,7 @@ import typer
 from flatmin import __version__
 from flatmin.cli.bench import bench
 from flatmin.cli.check import check
+from flatmin.cli.commands import HELP, Commands
 from flatmin.cli.interrupt import interruptible
 from flatmin.cli.predict import predict
 from flatmin.cli.reproduce import reproduce
@@ -26,8 +27,10 @@ from flatmin.errors import FlatminError
 
 app = typer.Typer(
     name="flatmin",
+    cls=Commands,
+    context_settings=HELP,
     help="The sharpness of deep linear networks: how flat their minima can be, "
-    "and which learning rates can work.",
+    "and at which learning rates training can settle.",
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,

@@ -13,9 +13,7 @@ if TYPE_CHECKING:
 
 
 def bench(
-    cases: Annotated[
-        list[str] | None, typer.Argument(metavar="[CASES]...", help="Default: all.")
-    ] = None,
+    cases: Annotated[list[str] | None, typer.Argument(metavar="CASE", help="Default: all.")] = None,
     results: Annotated[str | None, typer.Option(help="Also write a table to this file.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print a list of JSON objects.")] = False,
 ) -> None:

@@ -98,7 +98,7 @@ def _print_table(records: list[Record], networks: int) -> None:
             shown(record.slack),
             shown(record.bound),
             shown(record.measured),
-            record.at if record.networks or record.flow_only else f"needs {record.hypothesis}",
+            f"needs {record.why}" if record.why and not record.flow_only else record.at,
         )
         for record in lines
     ]
@@ -130,6 +130,7 @@ def _print_table(records: list[Record], networks: int) -> None:
 
 def _notes(records: list[Record]) -> list[str]:
     notes = ["slack is larger side / smaller side - 1: 0 is equality, 1 a factor of two to spare"]
+    notes += [_within(record) for record in records if record.within_room]
     if any(record.flow_only for record in records):
         notes.append("flow only: proved for gradient flow, measured here on gradient descent")
         notes += [
@@ -138,3 +139,15 @@ def _notes(records: list[Record]) -> list[str]:
             if record.flow_only and record.note
         ]
     return notes
+
+
+def _within(record: Record) -> str:
+    """Why a statement with a negative slack holds."""
+    assert record.measured is not None
+    assert record.bound is not None
+    name = f"{record.statement} {record.part}".strip()
+    return (
+        f"{name}: a negative slack that holds: it is beyond the bound by "
+        f"{abs(record.measured - record.bound):.2g}, and rounding, the integrator or the sample "
+        f"explain {record.room:.2g} (its room)"
+    )

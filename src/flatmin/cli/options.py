@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from flatmin.atomic import make_directory
-from flatmin.checks import check_depth
+from flatmin.checks import MAX_DEPTH, check_count
 from flatmin.errors import SettingError
 
 
@@ -19,10 +19,8 @@ def number(name: str, text: str) -> float:
 
 def depth(text: str, name: str = "--depth") -> int:
     """A depth from the command line."""
-    try:
-        return check_depth(int(text) if text.strip().lstrip("+-").isdigit() else number(name, text))
-    except SettingError as error:
-        raise SettingError(str(error).replace("depth must", f"{name} must", 1)) from None
+    value = int(text) if text.strip().lstrip("+-").isdecimal() else number(name, text)
+    return check_count(name, value, MAX_DEPTH)
 
 
 def depths(text: str) -> list[int]:

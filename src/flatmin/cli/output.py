@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Literal
 
 # Of a list: its width where there is no terminal, what a column takes besides its text, and the
 # least number of characters for which the last column is worth its place.
@@ -16,18 +17,52 @@ def number(value: float) -> str:
     return f"{value:.6g}"
 
 
-def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A table with the first column to the left and the others to the right."""
+def print_table(
+    heads: Sequence[str], rows: Iterable[Sequence[str]], spare: Sequence[str] = ()
+) -> list[str]:
+    """A table with the first column to the left and the others to the right; nothing is cut.
+
+    At a terminal that is too narrow the heads are broken in two, then columns named in `spare` are
+    left out, the first of them first. The names of those left out are returned.
+    """
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
+    console = Console(highlight=False, markup=False)
+    columns = [(head, *cells) for head, *cells in zip(heads, *rows, strict=True)]
+    left_out: list[str] = []
+    if console.is_terminal:
+        if len(columns) > 2 and _natural(columns) > console.width:
+            columns = [("\n".join(head.rsplit(" ", 1)), *cells) for head, *cells in columns]
+        for name in spare:
+            if _natural(columns) > console.width:
+                columns = [one for one in columns if one[0].replace("\n", " ") != name]
+                left_out.append(name)
+    # Text may be broken between words, down to its longest one; beyond that the terminal wraps.
+    least = sum(max(map(_longest_word, column)) + _SPACE for column in columns)
+    console.width = max(console.width if console.is_terminal else _natural(columns), least)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for i, head in enumerate(heads):
-        table.add_column(head, justify="left" if i == 0 or len(heads) == 2 else "right")
-    for row in rows:
+    for i, (head, *cells) in enumerate(columns):
+        justify: Literal["left", "right"] = "left" if i == 0 or len(columns) == 2 else "right"
+        whole = not any(" " in cell for cell in cells)
+        table.add_column(head, justify=justify, no_wrap=whole, overflow="fold")
+    for row in zip(*(cells for _, *cells in columns), strict=True):
         table.add_row(*row)
-    Console(highlight=False).print(table)
+    console.print(table)
+    return left_out
+
+
+def _natural(columns: Sequence[Sequence[str]]) -> int:
+    """The width of a table if nothing is broken."""
+    return sum(
+        max(len(line) for cell in column for line in cell.split("\n")) + _SPACE
+        for column in columns
+    )
+
+
+def _longest_word(cell: str) -> int:
+    return max(map(len, cell.split()), default=0)
 
 
 def print_list(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -36,7 +71,7 @@ def print_list(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     if not console.is_terminal:
         console.width = _WIDTH
     widest = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]

@@ -64,7 +64,7 @@ def predict(
     seed: Annotated[str, typer.Option(help="Seed of the initial weights.")] = "0",
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """How flat the minima can be, which learning rates cannot work, and one that does."""
+    """How flat the minima can be, above which rate nothing settles, and a rate that works."""
     if depth is None and depths is None:
         raise SettingError("--depth is missing: the number of layers, such as --depth 10")
     compared = options.depths(depths or DEFAULT_DEPTHS) if depths or figure else []
@@ -235,11 +235,11 @@ def _print_table(found: _Answer, others: list[_Answer], wanted: _Wanted) -> None
         rows.append(("  initialisation", f"{advice.init}, scale {advice.scale:g}"))
         rows.append(("  learned", f"{advice.runs} of {advice.runs} runs in {advice.steps} steps"))
     print_table(("Before training", ""), rows)
+    notes = prediction.notes()
     if others:
-        _print_depths(others)
+        notes += _print_depths(others)
     if found.curve is not None:
         _print_curve(found.curve)
-    notes = prediction.notes()
     if advice is not None:
         notes.append(
             f"learned: the excess risk is at most {wanted.learned_at:g} of that of w = 0 "
@@ -250,8 +250,15 @@ def _print_table(found: _Answer, others: list[_Answer], wanted: _Wanted) -> None
     print_lines(found.sentence(wanted.share), notes)
 
 
-def _print_depths(others: list[_Answer]) -> None:
+def _print_depths(others: list[_Answer]) -> list[str]:
+    """A row per depth, the flattest marked; what to say about it."""
     from flatmin.cli.output import number, print_table
+    from flatmin.theory.prediction import flattest_of
+
+    flattest = flattest_of([one.prediction for one in others])
+
+    def depth(one: Prediction) -> str:
+        return f"{one.depth} *" if one is flattest else str(one.depth)
 
     def tested(one: _Answer) -> tuple[str, str]:
         if one.advice is None:
@@ -264,7 +271,7 @@ def _print_depths(others: list[_Answer]) -> None:
         ("Depth", "S_min lower", "exact", "upper", "critical rate", "tested rate", "steps"),
         [
             (
-                str(other.prediction.depth),
+                depth(other.prediction),
                 number(other.prediction.minimal.lower),
                 number(other.prediction.exact) if other.prediction.exact else "-",
                 number(other.prediction.minimal.upper),
@@ -274,6 +281,10 @@ def _print_depths(others: list[_Answer]) -> None:
             for other in others
         ],
     )
+    if flattest is None:
+        return []
+    best = f"the flattest depth for these data is {flattest.flattest_depth}"
+    return [f"{best}; * is the flattest of those compared"]
 
 
 def _print_curve(curve: RateCurve) -> None:

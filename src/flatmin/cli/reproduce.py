@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def reproduce(
     figures: Annotated[
-        list[str] | None, typer.Argument(metavar="[FIGURES]...", help="Default: all, 1a to 7.")
+        list[str] | None, typer.Argument(metavar="FIGURE", help="Default: all, 1a to 7.")
     ] = None,
     preset: Annotated[str, typer.Option(help="paper (its full sizes) or quick.")] = "paper",
     beyond: Annotated[

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flatmin.cli import options
+from flatmin.cli.commands import Commands
 from flatmin.cli.study_run import run
 from flatmin.errors import SettingError
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from flatmin.study.summary import Mean, Point
 
 study_app = typer.Typer(
+    cls=Commands,
     help="Sweeps of training runs: one file says what to run, a table comes back.",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -130,20 +132,24 @@ def export(
 @study_app.command()
 def plot(
     directory: _Directory,
-    out: Annotated[str, typer.Option(help="The figure: .png, .pdf or .svg.")],
+    out: Annotated[str, typer.Option(metavar="FILE", help="The figure: .png, .pdf or .svg.")],
     x: Annotated[str, typer.Option(help="Coordinate along the axis.")] = "scale",
     y: Annotated[str, typer.Option(help="Quantity to average.")] = "sharpness",
     by: Annotated[str | None, typer.Option(help="A curve per value of this coordinate.")] = None,
 ) -> None:
-    """Draw means with 95 % bands."""
+    """Draw means with 95 % bands; one more axis that varies gets a panel per value."""
     path = _figure_path(out)
 
     from flatmin.plots import save, study_figure
-    from flatmin.study.summary import LOGARITHMIC, curves
+    from flatmin.study.summary import LOGARITHMIC, facets
 
-    found = curves(_read(directory), x, y, by)
+    table = _read(directory)
+    found = facets(table, x, y, by)
     save(study_figure(found, x, y, by, y in LOGARITHMIC), path)
     print(f"figure: {path}")
+    if found.pooled:
+        axes = ", ".join(f"{name} ({table[name].nunique()} values)" for name in found.pooled)
+        print(f"pooled at every point: {axes}; name one with --x or --by to tell its values apart")
 
 
 def _figure_path(out: str) -> Path:
@@ -198,7 +204,9 @@ def _print_points(found: dict[str, int], per_point: list[Point]) -> None:
     ]
     names = [name.replace("_", " ") for name in per_point[0].place]
     heads = ("runs", "learned", "settled", "edge", "div.", "sharpness", "95 % band", "distance")
-    print_table([*names, *heads], rows)
+    left_out = print_table([*names, *heads], rows, spare=("95 % band", "edge", "div."))
+    if left_out:
+        print(f"left out for want of room: {', '.join(left_out)}; see --json")
     if len(per_point) > _MOST_POINTS:
         print(f"... and {len(per_point) - _MOST_POINTS} more points: see --json or export")
 
@@ -206,7 +214,7 @@ def _print_points(found: dict[str, int], per_point: list[Point]) -> None:
 def _band(mean: Mean) -> tuple[str, str]:
     if not mean.count:
         return "-", "-"
-    return f"{mean.value:.3g}", f"{mean.low:.3g}-{mean.high:.3g}"
+    return f"{mean.value:.3g}", f"{mean.low:.3g} to {mean.high:.3g}"
 
 
 def _duration(seconds: float) -> str:

@@ -42,7 +42,12 @@ def _records(
         found = [record for runs in cases for record in _checked(statement.check, runs)]
     else:
         found = list(lemma_3) or [
-            not_applicable(statement.id, "random matrices: see --preset residual", "not measured")
+            not_applicable(
+                statement.id,
+                "random matrices",
+                "not measured",
+                why="random matrices: see --preset residual",
+            )
         ]
     # What applies to some of the runs says more than that it does not apply to others.
     applied = [record for record in found if record.slack is not None]

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from flatmin.ledger.evidence import EPSILON, Evidence
 from flatmin.ledger.invariants import largest_error
+from flatmin.ledger.lacks import lacks
 from flatmin.ledger.record import Record, compare, not_applicable
 from flatmin.problem import Regression
 
@@ -23,7 +24,8 @@ def lemma_8(runs: Evidence) -> list[Record]:
     """
     gradient, excess = runs.trace.get("map_gradient"), runs.risk
     if gradient is None or excess is None:
-        return [not_applicable("lemma-8", "linear network", "not measured")]
+        why = lacks(runs, measured=["risk", "map_gradient"])
+        return [not_applicable("lemma-8", "linear network", "not measured", why=why)]
     squares = gradient[:, :, 0] ** 2
     largest = runs.regression.largest_eigenvalue
     room = runs.gradient_error(gradient[:, :, 0], layers=False)
@@ -79,7 +81,9 @@ def gradient_sandwich(runs: Evidence) -> list[Record]:
     gradient, excess = runs.trace.get("layer_gradient"), runs.risk
     floor, ceiling = runs.trace.get("gradient_floor"), runs.trace.get("gradient_ceiling")
     if gradient is None or floor is None or ceiling is None or excess is None:
-        return [not_applicable("gradient-sandwich", "linear network", "not measured")]
+        names = ["risk", "layer_gradient", "gradient_floor", "gradient_ceiling"]
+        why = lacks(runs, measured=names)
+        return [not_applicable("gradient-sandwich", "linear network", "not measured", why=why)]
     common: dict[str, Any] = {
         "hypothesis": "linear network",
         "place": runs.place("record", "network", "layer"),
@@ -150,7 +154,8 @@ def theorem_3(runs: Evidence) -> list[Record]:
     hypothesis = "gradient flow, d_L = 1, p = 1, (A1)"
     time = runs.time
     if not runs.plain or time is None or not {"risk", "gradient"} <= set(runs.trace):
-        return [not_applicable("theorem-3", hypothesis, "not measured along gradient flow")]
+        why = lacks(runs, plain=True, measured=["risk", "gradient"])
+        return [not_applicable("theorem-3", hypothesis, "not measured along flow", why=why)]
     excess, gradient = runs.risk, runs.trace["gradient"]
     assert excess is not None
     meets, words = a1(runs)
@@ -176,6 +181,7 @@ def theorem_3(runs: Evidence) -> list[Record]:
             network_axis=1,
             error=largest_error(runs),
             flow_only=not runs.flow,
+            why=words if not meets.any() else "mu above 0" if begun.any() else "a record at t >= 1",
             note=f"best mu from {_span(mu)}, best C from {_span(best)}",
         )
     ]
@@ -197,7 +203,8 @@ def lemma_7(runs: Evidence) -> list[Record]:
     """
     hypothesis = "gradient flow of a linear network"
     if runs.time is None or not {"risk", "gradient", "gradient_floor"} <= set(runs.trace):
-        return [not_applicable("lemma-7", hypothesis, "not measured along gradient flow")]
+        why = lacks(runs, measured=["risk", "gradient", "gradient_floor"])
+        return [not_applicable("lemma-7", hypothesis, "not measured along flow", why=why)]
     assert runs.risk is not None
     gone = runs.risk <= 0.5 * runs.risk[0]
     records = [_decay(runs, np.zeros(len(runs), dtype=int), "from the start")]

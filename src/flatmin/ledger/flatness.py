@@ -11,6 +11,7 @@ from flatmin.curvature import sharpness
 from flatmin.dynamics.measures import error_of_map, task
 from flatmin.ledger.evidence import EPSILON, Evidence
 from flatmin.ledger.invariants import largest_error
+from flatmin.ledger.lacks import lacks
 from flatmin.ledger.record import Record, compare, not_applicable
 from flatmin.network import Ensemble
 from flatmin.theory.minimal_sharpness import minimal_sharpness
@@ -64,7 +65,7 @@ def theorem_2(runs: Evidence) -> list[Record]:
 
 def _bounds(statement: str, runs: Evidence, hypothesis: str, met: bool) -> list[Record]:
     if not runs.one_output:
-        return [not_applicable(statement, hypothesis)]
+        return [not_applicable(statement, hypothesis, why=lacks(runs, one_output=True))]
     found = minimal_sharpness(runs.regression, runs.depth, runs.output_norm)
     common: dict[str, Any] = {
         "hypothesis": hypothesis,
@@ -96,7 +97,7 @@ def exact_minimal_sharpness(runs: Evidence) -> list[Record]:
     """No minimiser is flatter than S_min = min_t 2 lambda_max(t Sigma + (L-1) (|p|^2/t)^{1/(L-1)}
     q q'); with several outputs, than the best lower bound known."""
     if not runs.initial.architecture.linear:
-        return [not_applicable("exact-minimal-sharpness", "linear network")]
+        return [not_applicable("exact-minimal-sharpness", "linear network", why=lacks(runs))]
     several = "" if runs.one_output else "several outputs: S_min is replaced by its lower bound"
     return [
         compare(
@@ -117,7 +118,8 @@ def exact_minimal_sharpness(runs: Evidence) -> list[Record]:
 def flattest_minimiser(runs: Evidence) -> list[Record]:
     """The explicit rank-one chain is a minimiser and its sharpness is S_min, not just near it."""
     if not runs.one_output:
-        return [not_applicable("flattest-minimiser", "one output")]
+        why = lacks(runs, one_output=True)
+        return [not_applicable("flattest-minimiser", "one output", why=why)]
     architecture = runs.initial.architecture
     chain = Ensemble.from_matrices(architecture, [flattest(runs.regression, architecture)])
     found = sharpness(runs.regression, chain, tolerance=1e-10)
@@ -153,7 +155,8 @@ def rescaling(runs: Evidence) -> list[Record]:
     """Section 3: W_C = (C W_1, W_2/C, W_3, ..., W_L) computes the same function as the minimiser W,
     and S(W_C) >= 2 a |w*|^{2-1/L} |p|^{1/L} C / |W_2|_F, which has no limit."""
     if not runs.one_output or runs.depth < 2 or not runs.settled.any():
-        return [not_applicable("rescaling", f"one output, L >= 2, {_minimisers(runs)}")]
+        why = lacks(runs, one_output=True, layers=2, minimiser=True)
+        return [not_applicable("rescaling", f"one output, L >= 2, {_minimisers(runs)}", why=why)]
     layers = minimiser(runs)
     data, depth = runs.regression, runs.depth
     moved = [[layers[0] * factor, layers[1] / factor, *layers[2:]] for factor in FACTORS.tolist()]

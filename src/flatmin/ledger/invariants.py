@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flatmin.ledger.evidence import EPSILON, Evidence
+from flatmin.ledger.lacks import lacks
 from flatmin.ledger.record import Record, compare, not_applicable
 
 Float = NDArray[np.float64]
@@ -25,7 +26,8 @@ def lemma_1(runs: Evidence) -> list[Record]:
     """
     drift = runs.along("drift")
     if drift is None or not drift.shape[2] or not runs.initial.architecture.linear:
-        return [not_applicable("lemma-1", FLOW, "not measured")]
+        why = lacks(runs, layers=2, measured=["drift"])
+        return [not_applicable("lemma-1", FLOW, "not measured", why=why)]
     bound = drift_bound(runs)
     # Gradient descent has no integrator: what it conserves is nothing, by eta^2 a step.
     note = "exact flow: 0; the bound is what the integrator's own error explains"
@@ -75,8 +77,9 @@ def lemma_2(runs: Evidence) -> list[Record]:
     """
     hypothesis = f"{FLOW}, d_L = 1 and p = 1"
     norms, aligned = runs.along("spectral_norm"), runs.along("alignment")
+    why = lacks(runs, plain=True, measured=["spectral_norm"])
     if norms is None or not runs.initial.architecture.linear:
-        return [not_applicable("lemma-2", hypothesis, "not measured")]
+        return [not_applicable("lemma-2", hypothesis, "not measured", why=why)]
     squares = norms**2
     with np.errstate(divide="ignore"):
         inverse = 1.0 / squares[:, :, 1:]
@@ -101,6 +104,7 @@ def lemma_2(runs: Evidence) -> list[Record]:
             network_axis=1,
             flow_only=not runs.flow,
             error=largest_error(runs),
+            why=why,
         )
         for part, (measured, factor) in parts.items()
         if measured is not None and measured.size

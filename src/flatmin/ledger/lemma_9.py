@@ -59,8 +59,10 @@ def lemma_9(layers: Layers, seed: int = 0) -> list[Record]:
     ['holds', 'holds']
     """
     if any(w.shape[1:] != (layers[0].shape[2],) * 2 for w in layers):
+        shapes = [f"{w.shape[1]} x {w.shape[2]}" for w in layers]
+        why = f"square layers of one size (here {', '.join(dict.fromkeys(shapes))})"
         return [
-            not_applicable(STATEMENT, HYPOTHESIS, "layers are not square", part=part)
+            not_applicable(STATEMENT, HYPOTHESIS, "layers are not square", part=part, why=why)
             for part in (NORM, FLOOR)
         ]
     return lemma_9_records(lemma_9_sides(layers, seed))

@@ -83,7 +83,14 @@ class Record:
     flow_only: bool = False
     """Proved for gradient flow and measured on gradient descent."""
     note: str = ""
+    why: str = ""
+    """Where it does not apply: what is missing, to be read after "needs"."""
     sides: Sides | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def within_room(self) -> bool:
+        """Whether it holds with a negative slack, by as little as errors explain."""
+        return self.verdict is Verdict.HOLDS and self.slack is not None and self.slack < 0.0
 
     def as_dict(self) -> dict[str, Any]:
         """The record as plain values, ready for JSON; what is not finite is None."""
@@ -108,13 +115,15 @@ def compare(
     network_axis: int = 0,
     x: ArrayLike | None = None,
     x_name: str = "",
+    why: str = "",
     **fields: Any,
 ) -> Record:
     """The record of `smaller <= larger + room` over arrays, at the entry with the least slack.
 
     `measured` says which side was measured: "smaller" or "larger". `applies` says for which entries
     the hypotheses are met; entries that are not finite were not measured. `place` names an entry
-    and `network_axis` is the axis that counts networks; `x` is what a picture runs over.
+    and `network_axis` is the axis that counts networks; `x` is what a picture runs over; `why` is
+    what is missing if the hypotheses are met nowhere (by default, the hypotheses).
     """
     arrays = (np.asarray(values, dtype=float) for values in (smaller, larger, room))
     low, high, spare, meets = np.broadcast_arrays(*arrays, np.asarray(applies, dtype=bool))
@@ -124,7 +133,8 @@ def compare(
     known = np.isfinite(low) & np.isfinite(high) & ~((low == 0.0) & (high == 0.0))
     counted = known & meets
     if not known.any():
-        return not_applicable(statement, hypothesis, "not measured", **fields)
+        reason = why or hypothesis
+        return not_applicable(statement, hypothesis, "not measured", why=reason, **fields)
     with np.errstate(divide="ignore", invalid="ignore"):
         slack = high / low - 1.0
     broken = counted & (low > high + spare)
@@ -149,6 +159,7 @@ def compare(
         value,
         float(slack[index]),
         place(tuple(int(i) for i in index)),
+        why="" if counted.any() else why or hypothesis,
         room=float(spare[index]),
         networks=int(np.count_nonzero(counted.any(axis=others))),
         violations=int(np.count_nonzero(broken.any(axis=others))),
@@ -165,7 +176,7 @@ def compare(
 
 
 def not_applicable(statement: str, hypothesis: str, at: str = "", **fields: Any) -> Record:
-    """The record of a statement whose hypotheses are not met, without numbers."""
+    """The record of a statement whose hypotheses are not met, without numbers; see `Record.why`."""
     return Record(statement, hypothesis, Verdict.NOT_APPLICABLE, None, None, None, at, **fields)
 
 

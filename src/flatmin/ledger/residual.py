@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from flatmin.ledger.evidence import Evidence
 from flatmin.ledger.invariants import largest_error, largest_error_of
+from flatmin.ledger.lacks import lacks
 from flatmin.ledger.record import Record, compare, not_applicable
 
 Float = NDArray[np.float64]
@@ -29,6 +30,7 @@ Measure = Callable[[Evidence], Float | None]
 STILL = 1e-6
 # Data sets without which a spread between sizes says nothing.
 LEAST_DATA = 3
+WORDS = "gradient flow from residual initialisation"
 
 
 def theta_norm(runs: Evidence) -> Float | None:
@@ -51,19 +53,24 @@ def sharpness_ratio(runs: Evidence) -> Float:
 def theorem_4(cases: Sequence[Evidence]) -> list[Record]:
     """Theorem 4: from W_k(0) = I + s/sqrt(Ld) N_k with R(W(0)) - R_min small, gradient flow
     converges to W_k(0) + theta_k/L with |theta_k|_F bounded by a number that depends on s only."""
-    return _bounded_theta("theorem-4", _residual(cases, one_output=True))
+    why = lacks(cases[0], one_output=True, inits=["residual"])
+    return _bounded_theta("theorem-4", _residual(cases, one_output=True), why)
 
 
 def theorem_5(cases: Sequence[Evidence]) -> list[Record]:
     """Theorem 5: Theorem 4 for several outputs, P = W_L...W_1 without p."""
-    return _bounded_theta("theorem-5", _residual(cases, one_output=False))
+    one = cases[0].initial.architecture.output is not None
+    several = "several outputs (here 1)" if one else ""
+    why = lacks(cases[0]) or several or lacks(cases[0], inits=["residual"])
+    return _bounded_theta("theorem-5", _residual(cases, one_output=False), why)
 
 
 def corollary_3(cases: Sequence[Evidence]) -> list[Record]:
     """Corollary 3: 1 <= S/S_min <= C Lam/lam with C depending on s only."""
     chosen = _residual(cases, one_output=True)
     if not chosen:
-        return [not_applicable("corollary-3", "gradient flow from residual initialisation")]
+        why = lacks(cases[0], one_output=True, inits=["residual"])
+        return [not_applicable("corollary-3", WORDS, why=why)]
     lower = [
         compare(
             "corollary-3",
@@ -73,6 +80,8 @@ def corollary_3(cases: Sequence[Evidence]) -> list[Record]:
             part="lower",
             hypothesis=_hypothesis(chosen),
             applies=runs.settled & runs.regression.full_rank & runs.flow,
+            why=lacks(runs, minimiser=True)
+            or f"Sigma of full rank (here {runs.regression.rank} of {runs.regression.d})",
             flow_only=not runs.flow,
             room=runs.minimiser_room,
             place=runs.place("network"),
@@ -83,9 +92,9 @@ def corollary_3(cases: Sequence[Evidence]) -> list[Record]:
     return lower + _no_growth("corollary-3", "C", chosen, sharpness_ratio)
 
 
-def _bounded_theta(statement: str, cases: Sequence[Evidence]) -> list[Record]:
+def _bounded_theta(statement: str, cases: Sequence[Evidence], why: str) -> list[Record]:
     if not cases:
-        return [not_applicable(statement, "gradient flow from residual initialisation")]
+        return [not_applicable(statement, WORDS, why=why)]
     hypothesis = _hypothesis(cases)
     arrived = [
         compare(
@@ -96,6 +105,7 @@ def _bounded_theta(statement: str, cases: Sequence[Evidence]) -> list[Record]:
             part="converges",
             hypothesis=hypothesis,
             applies=_near(runs) & runs.flow,
+            why=_not_near(runs),
             flow_only=not runs.flow,
             place=runs.place("network"),
             error=largest_error(runs),
@@ -125,8 +135,20 @@ def _near(runs: Evidence) -> NDArray[np.bool_]:
     """
     if runs.risk is None:
         return np.zeros(len(runs), dtype=bool)
-    lowest = np.linalg.svd(np.atleast_2d(runs.regression.q.T), compute_uv=False)[-1] ** 2
-    return np.asarray(runs.risk[0] < lowest)
+    return np.asarray(runs.risk[0] < _lowest_saddle(runs))
+
+
+def _lowest_saddle(runs: Evidence) -> float:
+    least = np.linalg.svd(np.atleast_2d(runs.regression.q.T), compute_uv=False)[-1]
+    return float(least**2)
+
+
+def _not_near(runs: Evidence) -> str:
+    """Why no run begins below every saddle."""
+    if runs.risk is None:
+        return lacks(runs, measured=["risk"])
+    below = f"R(W(0)) - R_min below every saddle's, {_lowest_saddle(runs):.3g}"
+    return f"{below} (here {np.min(runs.risk[0]):.3g} or more)"
 
 
 def _residual(cases: Sequence[Evidence], one_output: bool) -> list[Evidence]:
@@ -150,10 +172,9 @@ def _hypothesis(cases: Sequence[Evidence]) -> str:
         for runs in cases
         if runs.risk is not None
     ]
-    words = "gradient flow from residual initialisation"
     if not ratios:
-        return words
-    return f"{words}, (R(W(0)) - R_min) Lam/(lam |p|)^2 <= {max(ratios):.3g}"
+        return WORDS
+    return f"{WORDS}, (R(W(0)) - R_min) Lam/(lam |p|)^2 <= {max(ratios):.3g}"
 
 
 def _no_growth(
@@ -247,6 +268,7 @@ def _doubling(
         hypothesis=hypothesis,
         room=room,
         applies=flow and count >= LEAST_DATA,
+        why=f"{LEAST_DATA} data sets or more (here {count})",
         flow_only=not flow,
         place=lambda index: f"{name[-1]} = {sizes[index[0]]}",
         x=sizes,

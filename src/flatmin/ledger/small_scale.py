@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from flatmin.ledger.convergence import a1
 from flatmin.ledger.evidence import EPSILON, Evidence
 from flatmin.ledger.invariants import largest_error, largest_error_of
+from flatmin.ledger.lacks import lacks
 from flatmin.ledger.record import Record, compare, not_applicable
 from flatmin.theory.minimal_sharpness import corollary_2_bound
 from flatmin.theory.minimal_sharpness import vanishing_scale_limit as limit_of
@@ -21,6 +22,7 @@ Yes = NDArray[np.bool_]
 
 # Initialisations whose weights are proportional to their scale.
 SMALL = ("gaussian", "zero-layer", "balanced")
+HYPOTHESIS = "gradient flow, d_L = 1, p = 1, (A1), (A2)"
 
 
 def a2(runs: Evidence) -> tuple[Yes, str]:
@@ -38,22 +40,25 @@ def a2(runs: Evidence) -> tuple[Yes, str]:
     return np.asarray(meets), f"{words}: met by {np.count_nonzero(meets)} of {len(runs)}"
 
 
-def assumptions(runs: Evidence) -> tuple[Yes, str]:
-    """(A1) and (A2), on runs of gradient flow that settled."""
+def assumptions(runs: Evidence) -> tuple[Yes, str, str]:
+    """(A1) and (A2), on runs of gradient flow that settled; which, the words, and what fails."""
     first, one = a1(runs)
     second, two = a2(runs)
-    return first & second & runs.settled & runs.flow, f"gradient flow, {one}; {two}"
+    why = one if not first.any() else two if not second.any() else lacks(runs, minimiser=True)
+    met = first & second & runs.settled & runs.flow
+    return np.asarray(met), f"gradient flow, {one}; {two}", why
 
 
 def corollary_1(runs: Evidence) -> list[Record]:
     """Corollary 1: from some time on, (|w*|/2)^{1/L} <= sigma_k <= (2 |w*|)^{1/L}."""
     norms = runs.last.get("spectral_norm")
     if not _applicable(runs) or norms is None:
-        return [not_applicable("corollary-1", "gradient flow, d_L = 1, p = 1, (A1), (A2)")]
-    meets, words = assumptions(runs)
+        return [not_applicable("corollary-1", HYPOTHESIS, why=_lacking(runs, "spectral_norm"))]
+    meets, words, why = assumptions(runs)
     norm, share = runs.regression.w_star_norm, 1.0 / runs.depth
     common: dict[str, Any] = {
         "hypothesis": words,
+        "why": why,
         "applies": meets[:, None],
         "place": runs.place("network", "layer"),
         "flow_only": not runs.flow,
@@ -70,11 +75,12 @@ def corollary_1(runs: Evidence) -> list[Record]:
 def corollary_2(runs: Evidence) -> list[Record]:
     """Corollary 2: 1 <= S/S_min <= 4 Lam/lam at the end, through S <= 8 L Lam |w*|^{2-2/L}."""
     if not _applicable(runs):
-        return [not_applicable("corollary-2", "gradient flow, d_L = 1, p = 1, (A1), (A2)")]
-    meets, words = assumptions(runs)
+        return [not_applicable("corollary-2", HYPOTHESIS, why=_lacking(runs))]
+    meets, words, why = assumptions(runs)
     data = runs.regression
     common: dict[str, Any] = {
         "hypothesis": words,
+        "why": why,
         "applies": meets,
         "room": runs.minimiser_room,
         "place": runs.place("network"),
@@ -89,6 +95,10 @@ def corollary_2(runs: Evidence) -> list[Record]:
         compare("corollary-2", found, ratio * least, measured="smaller", part="ratio", **common),
         compare("corollary-2", found, value, measured="smaller", part="value", **common),
     ]
+
+
+def _lacking(runs: Evidence, *names: str) -> str:
+    return lacks(runs, plain=True, measured=["risk", "gradient"], final=names)
 
 
 def _applicable(runs: Evidence) -> bool:
@@ -110,7 +120,13 @@ def vanishing_scale_limit(cases: Sequence[Evidence]) -> list[Record]:
             groups.setdefault((runs.regression.w_star.tobytes(), runs.depth), []).append(runs)
     records = [_limit(group, hypothesis) for group in groups.values()]
     return [r for r in records if r is not None] or [
-        not_applicable("vanishing-scale-limit", hypothesis, "one scale only")
+        not_applicable(
+            "vanishing-scale-limit",
+            hypothesis,
+            "one scale only",
+            why=lacks(cases[0], plain=True, inits=SMALL)
+            or "two initial scales or more, with two runs each that reached a minimiser",
+        )
     ]
 
 

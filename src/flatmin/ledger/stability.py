@@ -11,6 +11,7 @@ from flatmin.curvature import sharpness
 from flatmin.dynamics.descent import descend
 from flatmin.ledger.evidence import Evidence
 from flatmin.ledger.flatness import minimiser
+from flatmin.ledger.lacks import lacks
 from flatmin.ledger.record import Record, compare, not_applicable
 from flatmin.network import Ensemble
 
@@ -25,7 +26,8 @@ STEPS = 60
 def edge(runs: Evidence) -> list[Record]:
     """The talk: after gradient descent has settled, S_min <= S(W) <= 2/eta."""
     if runs.learning_rate is None:
-        return [not_applicable("edge", "gradient descent; this is gradient flow")]
+        hypothesis = "gradient descent that settled"
+        return [not_applicable("edge", hypothesis, why="gradient descent; this is gradient flow")]
     hypothesis = (
         f"gradient descent that settled: {np.count_nonzero(runs.settled)} of {len(runs)} runs"
     )
@@ -60,7 +62,9 @@ def linear_stability(runs: Evidence) -> list[Record]:
     the distance along v is multiplied by |1 - eta S| a step, more than 1 above and less below.
     """
     if not runs.one_output or not runs.settled.any():
-        return [not_applicable("linear-stability", "a minimiser of a linear network, one output")]
+        hypothesis = "a minimiser of a linear network, one output"
+        why = lacks(runs, one_output=True, minimiser=True)
+        return [not_applicable("linear-stability", hypothesis, why=why)]
     architecture = runs.initial.architecture
     start = architecture.join(minimiser(runs))[None]
     top = sharpness(runs.regression, Ensemble.from_flat(architecture, start), tolerance=1e-10)[0]

@@ -52,8 +52,8 @@ ITEMS: tuple[Item, ...] = (
     Item(
         "1a",
         "Distance to the best regressor after training",
-        "Gaussian initialisation, depth 10. Below the critical rate training succeeds whatever the "
-        "scale; above it the network does not learn.",
+        "Gaussian initialisation, depth 10. Below the critical rate the runs that do not diverge "
+        "succeed at every scale; above it the network does not learn.",
         ("linear",),
         lambda tables: figures.distance_figure(tables["linear"].rows),
         lambda tables: claims.success_and_failure(tables["linear"].rows, _linear(), "1a", 10, 1.0),
@@ -61,8 +61,9 @@ ITEMS: tuple[Item, ...] = (
     Item(
         "1b",
         "Sharpness before and after training",
-        "Small scales end near S_min whatever the rate; large scales end at 2/eta (dashed), the "
-        "edge of stability. Dotted: the paper's bounds. The exact S_min is this project's.",
+        "Small scales end near S_min at every rate below the critical one; large scales end at "
+        "2/eta (dashed), the edge of stability. Dotted: the paper's bounds. The exact S_min is "
+        "this project's.",
         ("linear",),
         lambda tables: figures.sharpness_figure(tables["linear"].rows, _linear(), 10),
         lambda tables: (

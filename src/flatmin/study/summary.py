@@ -120,6 +120,50 @@ def points(
     return found
 
 
+@dataclass(frozen=True, eq=False)
+class Facets:
+    """Curves of y along x in panels: one for each value of an axis that is neither x nor `by`.
+
+    `axis` is that axis, None if there is one panel only; `pooled` are axes over which means were
+    taken although their values differ at one point of a curve.
+    """
+
+    axis: str | None
+    panels: tuple[tuple[str, list[Curve]], ...]
+    pooled: tuple[str, ...]
+
+
+MOST_PANELS = 6
+
+
+def facets(table: pd.DataFrame, x: str, y: str, by: str | None = None) -> Facets:
+    """The curves of a figure: what is not named gets a panel for each value.
+
+    If that would take several axes or more than `MOST_PANELS` panels, it is pooled.
+    """
+    whole = curves(table, x, y, by)
+    named = [x] if by is None else [x, by]
+    left = _pooled(table, named)
+    for axis in left:
+        if table[axis].nunique() <= MOST_PANELS and not _pooled(table, [*named, axis]):
+            parts = table.groupby(axis, sort=True)
+            panels = tuple((str(_short(key)), curves(part, x, y, by)) for key, part in parts)
+            return Facets(axis, panels, ())
+    return Facets(None, (("", whole),), tuple(left))
+
+
+def _pooled(table: pd.DataFrame, named: Sequence[str]) -> list[str]:
+    """Axes of the grid with several values where the named coordinates are the same.
+
+    Data sets and repetitions are pooled on purpose.
+    """
+    others = [name for name in varied(table) if name not in named]
+    if not others:
+        return []
+    values = table.groupby(list(named), dropna=False)[others].nunique().max()
+    return [name for name in others if values[name] > 1]
+
+
 def curves(table: pd.DataFrame, x: str, y: str, by: str | None = None) -> list[Curve]:
     """Means of y along x, one curve per value of `by`."""
     check_choice("--x", x, COORDINATES)

@@ -1,12 +1,15 @@
-"""What is known before any training: flatness of minima and the largest rate that can work."""
+"""What is known before any training: flatness of minima and the rate above which none is stable."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from flatmin.checks import check_depth, check_positive
 from flatmin.problem import Regression
+from flatmin.theory.flattest_depth import flattest_depth
 from flatmin.theory.minimal_sharpness import (
     CONVENTION,
     MinimalSharpness,
@@ -42,6 +45,13 @@ class Prediction:
         """No minimiser is linearly stable above this rate: 2/S_min, or 2 over its lower bound."""
         return 2.0 / (self.minimal.lower if self.exact is None else self.exact)
 
+    @cached_property
+    def flattest_depth(self) -> int | None:
+        """The depth with the smallest S_min for these data and |p|; None for several targets."""
+        if self.exact is None:
+            return None
+        return flattest_depth(self.regression, self.output_norm)
+
     def sentence(self) -> str:
         """What the theory says to the person about to train."""
         rate = f"{self.critical_rate:.4g}"
@@ -74,6 +84,7 @@ class Prediction:
                 "exact": self.exact,
                 "upper": self.minimal.upper,
             },
+            "flattest_depth": self.flattest_depth,
             "small_init_sharpness": self.small_init_sharpness,
             "critical_learning_rate": {"exact": self.critical_rate, "paper": self.paper_rate},
             "ceiling": self.sentence(),
@@ -84,8 +95,8 @@ class Prediction:
         """What a careful reader should know about these numbers."""
         notes = [f"sharpness: {CONVENTION}", *self.regression.notes()]
         notes.append(
-            "the critical rate is a ceiling, not a promise: from a given initialisation the "
-            "largest rate that works can be lower"
+            "the critical rate is a ceiling, not a promise: above it gradient descent settles at "
+            "no minimiser, though it may stay bounded; below it, it may still fail"
         )
         if self.exact is None:
             notes.append(
@@ -117,3 +128,9 @@ def predict(regression: Regression, depth: int, output_norm: float = 1.0) -> Pre
         vanishing_scale_limit(regression, depth, norm),
         paper_learning_rate(regression, depth, norm),
     )
+
+
+def flattest_of(predictions: Sequence[Prediction]) -> Prediction | None:
+    """Of predictions for several depths the one with the smallest exact S_min, if known."""
+    known = [one for one in predictions if one.exact is not None]
+    return min(known, key=lambda one: 2.0 / one.critical_rate, default=None)
