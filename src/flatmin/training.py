@@ -7,7 +7,7 @@ the sharpness at both ends, and returns a report that prints, saves and serialis
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +149,7 @@ class Training:
         with writing(paths["trace"]) as temporary:
             frame.to_parquet(temporary, index=False)
         arrays = {
-            "problem": {f.name: getattr(self.regression, f.name) for f in fields(Regression)},
+            "problem": self.regression.arrays(),
             "initial": self._arrays(self.initial),
             "final": self._arrays(self.outcome.ensemble),
         }
