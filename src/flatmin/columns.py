@@ -22,7 +22,8 @@ _APART, _SHARE = 1e3, 0.5
 @dataclass(frozen=True)
 class ColumnSummary:
     """Mean and root mean square of each column (features, then targets) as the regression uses
-    it; and which of the features, as they were read, are constant or look like identifiers."""
+    it; and which of the features, as they were read, are constant (and not zero) or look like
+    identifiers of the rows."""
 
     means: tuple[float, ...]
     sizes: tuple[float, ...]
@@ -50,8 +51,8 @@ class ColumnSummary:
             found.append(f"{_listed(self.constant)} is constant: it acts as an intercept")
         if self.identifiers:
             found.append(
-                f"{_listed(self.identifiers)} looks like an identifier of the rows; a feature of "
-                f"that kind explains nothing: consider --drop {','.join(self.identifiers[:4])}"
+                f"{_listed(self.identifiers)} looks like a number given to the rows, not a "
+                f"measurement: consider --drop {','.join(self.identifiers[:4])}"
             )
         return found
 
@@ -106,7 +107,7 @@ class Tally:
         return ColumnSummary(
             tuple(self.means.tolist()),
             tuple(np.sqrt(np.maximum(power, 0.0)).tolist()),
-            tuple(name for name, flat in zip(features, self.constant, strict=False) if flat),
+            tuple(name for j, name in enumerate(features) if self.constant[j] and self.high[j]),
             tuple(name for j, name in enumerate(features) if self._identifies(j, name)),
         )
 

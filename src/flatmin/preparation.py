@@ -4,7 +4,7 @@ What is asked for is done in this order, the same for every command, file and fu
 
     select    the features named, or all columns but the targets
     drop      columns by name
-    one-hot   a column of categories -> a column of 0 and 1 for each category
+    one-hot   a column of categories -> a column of 0 and 1 for each category of the rows that stay
     missing   rows with missing values dropped, or the values replaced by the mean of their column
               (rows whose target is missing are dropped in both cases)
     centre    intercept: features and targets to mean 0. The best bias of x -> w'x + b is
@@ -91,6 +91,7 @@ class Prepared:
         self._rows = self._dropped = 0
         self._filled = np.zeros(len(table.choice.features), dtype=int)
         self._means: FloatArray | None = None
+        self._codes: dict[str, npt.NDArray[np.intp]] = {}  # of each category, in order
         if table.labels or self._missing == "mean":
             self._first_pass()
         self.features = tuple(name for names in self._expanded() for name in names)
@@ -99,53 +100,65 @@ class Prepared:
 
     def _expanded(self) -> list[list[str]]:
         """For each chosen feature the columns it becomes."""
-        labels = self._table.labels
         return [
-            [f"{name}={label}" for label in labels[name].ordered()] if name in labels else [name]
+            [f"{name}={self._table.labels[name].text(code)}" for code in self._codes[name]]
+            if name in self._codes
+            else [name]
             for name in self._table.choice.features
         ]
 
+    def _gone(self, block: FloatArray) -> npt.NDArray[np.bool_]:
+        """Which rows of a block are dropped."""
+        d = len(self._table.choice.features)
+        looked_at = block if self._missing == "drop" else block[:, d:]
+        return np.asarray(np.isnan(looked_at).any(axis=1))
+
     def _first_pass(self) -> None:
-        """The categories, and the mean of each column that will be there (of 0 and 1: a share)."""
+        """The categories in the rows that stay, and the mean of each column that will be there
+        (of a column of 0 and 1: a share)."""
         features, labels = self._table.choice.features, self._table.labels
         sums, counts = np.zeros(len(features)), np.zeros(len(features), dtype=int)
-        shares = {name: np.zeros(MAX_CATEGORIES) for name in labels}
+        seen = {name: np.zeros(MAX_CATEGORIES) for name in labels}
+        rows = stay = 0
         for block in self._table.rows():
-            part = block[~np.isnan(block[:, len(features) :]).any(axis=1), : len(features)]
+            part = block[~self._gone(block), : len(features)]
+            rows, stay = rows + len(block), stay + len(part)
             present = ~np.isnan(part)
             counts += present.sum(axis=0)
             sums += np.where(present, part, 0.0).sum(axis=0)
             for j, name in enumerate(features):
                 if name in labels:
                     codes = part[present[:, j], j].astype(np.intp)
-                    shares[name] += np.bincount(codes, minlength=MAX_CATEGORIES)
+                    seen[name] += np.bincount(codes, minlength=MAX_CATEGORIES)
+        self._rows, self._dropped = rows, rows - stay
+        self.check_rows(stay, 1)
         for name, count in zip(features, counts, strict=True):
             if not count:
                 raise DataError(f"{self.source}: the column {name!r} has no values; --drop it")
+        for name in labels:
+            order = labels[name].order()
+            self._codes[name] = order[seen[name][order] > 0]
         self._means = np.concatenate(
             [
-                shares[name][labels[name].order()] / count if name in labels else [total / count]
+                seen[name][self._codes[name]] / count if name in labels else [total / count]
                 for name, total, count in zip(features, sums, counts, strict=True)
             ]
         )
 
     def blocks(self) -> Iterator[FloatArray]:
         """One pass over the rows."""
-        features, labels = self._table.choice.features, self._table.labels
-        d = len(features)
-        orders = {name: labels[name].order() for name in labels}
+        features, codes = self._table.choice.features, self._codes
+        d, self._rows, self._dropped = len(features), 0, 0
         for block in self._table.rows():
             self._rows += len(block)
             if self._missing is not None:
-                gone = np.isnan(block if self._missing == "drop" else block[:, d:]).any(axis=1)
+                gone = self._gone(block)
                 self._dropped += int(gone.sum())
                 block = block[~gone]
                 self._filled += np.isnan(block[:, :d]).sum(axis=0)
-            if labels:
+            if codes:
                 parts = [
-                    _indicators(block[:, j], orders[name])
-                    if name in labels
-                    else block[:, j : j + 1]
+                    _indicators(block[:, j], codes[name]) if name in codes else block[:, j : j + 1]
                     for j, name in enumerate(features)
                 ]
                 block = np.concatenate([*parts, block[:, d:]], axis=1)

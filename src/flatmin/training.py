@@ -132,8 +132,10 @@ class Training:
             "init": self.init,
             "scale": self.scale,
             "seed": self.seed,
+            "preparation": list(self.regression.preparation),
             "interpretation": self.interpretation(),
             "convention": CONVENTION,
+            "notes": list(self.regression.notes()),
         }
 
     def save(self, directory: Path) -> list[Path]:

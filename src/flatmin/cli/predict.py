@@ -24,9 +24,12 @@ def predict(
         list[str], typer.Option(help="The column to predict; repeat for several targets.")
     ],
     depth: Annotated[str | None, typer.Option(help="Number of layers L.")] = None,
-    features: Annotated[
-        list[str] | None, typer.Option(help="A feature column; repeat. Default: all others.")
-    ] = None,
+    features: options.Features = None,
+    drop: options.Drop = None,
+    one_hot: options.OneHot = None,
+    missing: options.Missing = None,
+    intercept: options.Intercept = False,
+    standardise: options.Standardise = False,
     output_norm: Annotated[str, typer.Option(help="Norm of the fixed output vector p.")] = "1",
     depths: Annotated[
         str | None, typer.Option(help=f"Depths to compare, such as {DEFAULT_DEPTHS}.")
@@ -61,10 +64,12 @@ def predict(
         "seed": options.whole("--seed", seed, least=0),
     }
 
+    prepared = options.preparation(drop, one_hot, missing, intercept, standardise)
+
     from flatmin.problem import read_regression
     from flatmin.theory.prediction import predict as predict_for
 
-    regression = read_regression(file, target if len(target) > 1 else target[0], features)
+    regression = read_regression(file, target, features, prepared)
     prediction = predict_for(regression, chosen, norm)
     others = [predict_for(regression, one, norm) for one in compared]
     if path is not None:
@@ -172,4 +177,4 @@ def _print_table(
                 for other in others
             ],
         )
-    print_lines(_advice(prediction, working), prediction.notes())
+    print_lines(_advice(prediction, working), [*data.preparation, *prediction.notes()])

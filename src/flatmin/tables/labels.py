@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -20,8 +19,8 @@ class Labels:
     """The distinct values of one column, as text.
 
     >>> sex = Labels("the table", "sex")
-    >>> sex.encode(["F", "M", "NA"], np.array([1, 0, 0, 2, -1])), sex.ordered()
-    (array([ 0.,  1.,  1., nan, nan]), ['F', 'M'])
+    >>> sex.encode(["F", "M", "NA"], np.array([1, 0, 0, 2, -1])), sex.text(1)
+    (array([ 0.,  1.,  1., nan, nan]), 'F')
     """
 
     def __init__(self, source: str, name: str) -> None:
@@ -50,12 +49,14 @@ class Labels:
             )
         return self._codes.setdefault(text, len(self._codes))
 
-    def ordered(self) -> list[str]:
-        """The categories: by value if all are numbers, else by their text."""
-        with suppress(ValueError):
-            return sorted(self._codes, key=float)
-        return sorted(self._codes)
-
     def order(self) -> npt.NDArray[np.intp]:
-        """The numbers of the categories in the order of `ordered`."""
-        return np.array([self._codes[text] for text in self.ordered()], dtype=np.intp)
+        """The numbers of the categories: by value if all are numbers, else by their text."""
+        try:
+            texts = sorted(self._codes, key=float)
+        except ValueError:
+            texts = sorted(self._codes)
+        return np.array([self._codes[text] for text in texts], dtype=np.intp)
+
+    def text(self, number: int) -> str:
+        """The category with a number."""
+        return list(self._codes)[number]

@@ -83,7 +83,8 @@ def choose_columns(
     """The feature columns and the target columns.
 
     A name in `groups` stands for several columns, and so does a list with commas that is not the
-    name of a column itself. Without `features`, every column that is not a target is a feature.
+    name of a column itself (targets are named one by one). Without `features`, every column that
+    is not a target is a feature.
 
     >>> choice = choose_columns("data.csv", ["a", "b", "c", "y"], "y", None, Reading(drop="a,c"))
     >>> choice.features, choice.targets
@@ -101,7 +102,7 @@ def choose_columns(
             return [name]
         if groups and name in groups:
             return groups[name]
-        if "," in name:
+        if "," in name and argument != "target":
             parts = [part.strip() for part in name.split(",")]
             return [column for part in parts if part for column in columns(argument, part)]
         near = difflib.get_close_matches(name, [*known, *(groups or ())], 1)
