@@ -328,7 +328,8 @@ def test_everything_at_once_is_a_pipeline_of_scikit_learn(tmp_path):
 def test_missing_values_of_every_spelling(tmp_path):
     path = tmp_path / "d.csv"
     path.write_text(
-        "a,flag,kind,y\n,NA,u,1\n1,True, v ,2\nnan,False,none,3\n4,n/a,NA,5\n5,True,,\n6,1,u,7\n"
+        "a,flag,kind,y\n  ,NA,u,1\n+1,True, v ,2\nnan,False,none,3\n"
+        "4e0, n/a,NA,5\n5,True,,\n 6 ,1,u,7\n"
     )
     prepared = Preparation(one_hot="kind", missing="mean")
     samples = read_samples(path, "y", preparation=prepared)
@@ -340,6 +341,45 @@ def test_missing_values_of_every_spelling(tmp_path):
     dropped = read_samples(path, "y", preparation=Preparation(one_hot="kind", missing="drop"))
     assert np.array_equal(dropped.y, [2, 7])
     assert dropped.feature_names[2:] == ("kind=u", "kind=v")  # of the rows that stay
+
+
+@pytest.mark.parametrize(
+    ("row", "fragment"),
+    [
+        ("five,True,u,3", "line 4, column 'a': 'five' where a number belongs"),
+        ("5,maybe,u,3", "line 4, column 'flag': 'maybe' where true or false"),
+        ("5,True,u,-inf", "line 4, column 'y': the value is -inf"),
+        ("1e200,True,u,3", "line 4, column 'a': the value is 1e+200, beyond"),
+        ("5,True,3", "line 4: expected 4 values, got 3"),
+    ],
+)
+def test_what_is_wrong_is_still_said_where_values_may_be_missing(tmp_path, row, fragment):
+    path = tmp_path / "d.csv"
+    path.write_text(f"a,flag,kind,y\n,True,u,1\n2,,v,2\n{row}\n")
+    with pytest.raises(DataError) as caught:
+        read_regression(path, "y", preparation=Preparation(one_hot="kind", missing="mean"))
+    assert fragment in str(caught.value)
+
+
+def test_categories_of_every_type(tmp_path):
+    frame = pd.DataFrame(
+        {
+            "kind": pd.Categorical(["a", "b", None, "a"], categories=["unused", "b", "a"]),
+            "flag": [True, False, True, True],
+            "x": [1.0, 2.0, 4.0, 4.0],
+            "y": [1.0, 2.0, 3.0, 5.0],
+        }
+    )
+    prepared = Preparation(one_hot="kind,flag,x", missing="drop")
+    names = ("kind=a", "kind=b", "flag=False", "flag=True", "x=1.0", "x=2.0", "x=4.0")
+    expected = [[1, 0, 0, 1, 1, 0, 0], [0, 1, 1, 0, 0, 1, 0], [1, 0, 0, 1, 0, 0, 1]]
+    found = [Samples.from_frame(frame, "y", preparation=prepared)]
+    for suffix in (".csv", ".parquet"):
+        path = write(frame, tmp_path / f"d{suffix}")
+        found.append(read_samples(path, "y", preparation=prepared))
+    for samples in found:
+        assert samples.feature_names == names
+        assert np.array_equal(samples.X, expected)
 
 
 def test_nothing_missing_is_said():

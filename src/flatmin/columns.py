@@ -38,7 +38,7 @@ class ColumnSummary:
             if share > _SHARE and not self.constant:
                 found.append(
                     f"the mean of the target {name!r} is {100 * share:.3g} % of its mean square, "
-                    "and the network has no bias to fit it: consider --intercept"
+                    "and the weights must fit it: consider --intercept"
                 )
         sizes = [(size, name) for size, name in zip(self.sizes, features, strict=False) if size > 0]
         if sizes and max(sizes)[0] > _APART * min(sizes)[0]:
@@ -73,21 +73,22 @@ class Tally:
         """Count the rows of a block in."""
         if not len(block):
             return
-        low, high = block.min(axis=0), block.max(axis=0)
+        columns = np.array(block.T, order="C")  # each column contiguous: the sums are then fast
+        low, high = columns.min(axis=1), columns.max(axis=1)
         if not self.n:
             self.first = block[0].copy()
             self.low, self.high = low, high
-            self.sums = np.zeros(block.shape[1])
-            self.squares = np.zeros(block.shape[1])
-            self.whole = np.ones(block.shape[1], dtype=bool)
+            self.sums, self.squares = np.zeros(len(low)), np.zeros(len(low))
+            self.whole = np.full(len(low), True)
         self.n += len(block)
         self.low, self.high = np.minimum(self.low, low), np.maximum(self.high, high)
-        apart = block - self.first
-        self.sums += apart.sum(axis=0)
-        self.squares += np.einsum("ij,ij->j", apart, apart)
         candidates = np.flatnonzero(self.whole)
-        part = block[:, candidates]
-        self.whole[candidates] = np.all(part == np.rint(part), axis=0)
+        if len(candidates):
+            part = columns[candidates]
+            self.whole[candidates] = np.all(part == np.rint(part), axis=1)
+        columns -= self.first[:, None]
+        self.sums += columns.sum(axis=1)
+        self.squares += np.einsum("ij,ij->i", columns, columns)
 
     @property
     def constant(self) -> npt.NDArray[np.bool_]:

@@ -46,8 +46,8 @@ def npz_table(
     length = len(by_name[first]) if by_name[first].ndim else 0
     for name in (*choice.targets, *choice.features):
         array = by_name[name]
-        if array.dtype.kind not in ("biufUS" if name in labels else "biuf"):
-            hint = f"; {TEXT_HINT}" if array.dtype.kind in "US" else ""
+        if array.dtype.kind not in ("biufU" if name in labels else "biuf"):
+            hint = f"; {TEXT_HINT}" if array.dtype.kind == "U" else ""
             raise DataError(f"{path}: array {name!r} is of type {array.dtype}, not numbers{hint}")
         if array.shape != (length,):
             raise DataError(

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from flatmin.errors import DataError
 from flatmin.tables.labels import MISSING, Labels
@@ -115,7 +116,8 @@ def _text_blocks(text: _Text, columns: Sequence[int]) -> Iterator[FloatArray]:
     pa, pc = pyarrow_part("csv")
     labels = [f"c{j}" for j in range(len(text.names))]
     types = {labels[j]: pa.bool_() if j in text.logical else pa.float64() for j in columns}
-    types |= {labels[j]: pa.string() for j in columns if text.names[j] in text.labels}
+    as_text = [j for j in columns if text.missing or text.names[j] in text.labels]
+    types |= {labels[j]: pa.string() for j in as_text}
     names = [text.names[j] for j in columns]
     try:
         reader = pc.open_csv(
@@ -133,19 +135,44 @@ def _text_blocks(text: _Text, columns: Sequence[int]) -> Iterator[FloatArray]:
             convert_options=pc.ConvertOptions(
                 include_columns=[labels[j] for j in columns],
                 column_types=types,
-                null_values=NO_NUMBER if text.missing else [],
+                null_values=[],
                 strings_can_be_null=False,
                 true_values=[*TRUE, "1"],
                 false_values=[*FALSE, "0"],
             ),
         )
         for batch in reader:
+            if text.missing:
+                batch = _with_gaps(batch, text, columns)
             block = from_arrow(batch, names, text.labels)
             if not acceptable(block, text.missing):
                 raise pa.ArrowInvalid("a value is not a finite number or its square overflows")
             yield block
     except (pa.ArrowException, OSError) as error:
         raise _explain(text, columns, one_line(error)) from None
+
+
+def _with_gaps(batch: Any, text: _Text, columns: Sequence[int]) -> Any:
+    """A batch of text as numbers, null where a value is missing; categories stay text.
+
+    (pyarrow's own reading of missing values takes no spaces around them.)
+    """
+    pa, pc = pyarrow_part("compute")
+    missing, true = pa.array(NO_NUMBER), pa.array([*TRUE, "1"])
+    false = pa.array([*FALSE, "0"])
+    converted = []
+    for column, j in zip(batch.columns, columns, strict=True):
+        if text.names[j] not in text.labels:
+            column = pc.utf8_trim_whitespace(column)
+            column = pc.if_else(pc.is_in(column, missing), pa.scalar(None, pa.string()), column)
+            if j in text.logical:
+                known = pc.or_(pc.is_in(column, true), pc.is_in(column, false))
+                if not pc.all(pc.or_(known, pc.is_null(column))).as_py():
+                    raise pa.ArrowInvalid("a value is neither true nor false")
+                column = pc.if_else(pc.is_null(column), None, pc.is_in(column, true))
+            column = column.cast(pa.float64())
+        converted.append(column)
+    return pa.record_batch(converted, names=[str(j) for j in columns])
 
 
 def _explain(text: _Text, columns: Sequence[int], fallback: str) -> DataError:
