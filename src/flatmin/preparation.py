@@ -148,7 +148,7 @@ class Prepared:
     def blocks(self) -> Iterator[FloatArray]:
         """One pass over the rows."""
         features, codes = self._table.choice.features, self._codes
-        d, self._rows, self._dropped = len(features), 0, 0
+        d, self._rows, self._dropped, self._filled[:] = len(features), 0, 0, 0
         for block in self._table.rows():
             self._rows += len(block)
             if self._missing is not None:
@@ -226,10 +226,11 @@ def scale_rows(ready: Prepared, preparation: Preparation, rows: FloatArray, tall
     if not preparation.centres:
         return unscaled(ready, rows, tally)
     kept, centred = _plan(ready, preparation, tally)
-    shifted = rows - tally.means  # a mean of large numbers is off by rounding; the rest goes here
-    shifted -= shifted.mean(axis=0)
-    deviations = np.sqrt(np.mean(np.square(shifted), axis=0))
-    content = np.where(centred, shifted, rows)[:, kept]
+    content = rows - tally.means  # a mean of large numbers is off by rounding; the rest goes here
+    content -= content.mean(axis=0)
+    deviations = np.sqrt(np.einsum("ij,ij->j", content, content) / len(rows))
+    content[:, ~centred] = rows[:, ~centred]
+    content = content[:, kept]
     return _scaled(ready, preparation, tally, content, kept, centred, deviations)
 
 
@@ -291,7 +292,7 @@ def _scaled(
     sizes = np.where(centred, deviations, np.hypot(deviations, tally.means))[kept]
     said = ready.sentences()
     if left_out:
-        said.append(f"left out the constant {_columns(left_out)}: centred, it is zero")
+        said.append(f"left out the constant {_columns(left_out)}, zero once centred")
     count = _count(len(features), "feature")
     target = "the target" if len(ready.targets) == 1 else "the targets"
     solves = "a network with a bias on its output, at its best value, solves this problem"
