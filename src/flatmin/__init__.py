@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from flatmin.initialisation import initialise as initialise
     from flatmin.network import Architecture as Architecture
     from flatmin.network import Ensemble as Ensemble
+    from flatmin.preparation import Preparation as Preparation
     from flatmin.problem import Regression as Regression
     from flatmin.problem import Samples as Samples
     from flatmin.problem import read_regression as read_regression
@@ -51,6 +52,7 @@ _HOMES = {
     "initialise": "flatmin.initialisation",
     "Architecture": "flatmin.network",
     "Ensemble": "flatmin.network",
+    "Preparation": "flatmin.preparation",
     "Regression": "flatmin.problem",
     "Samples": "flatmin.problem",
     "read_regression": "flatmin.problem",

@@ -14,14 +14,15 @@ triangular factor of [X Y] is carried over blocks of rows,
               [ 0   R_Y ]      w* = V diag(1/s) U' R_XY over the s_i above rounding
                                n R_min = |R_Y|^2 + |the part of R_XY outside the range of U|^2
 
-so that s_i keeps its digits where its square would lose them, in memory O((d + m)^2).
+so that s_i keeps its digits where its square would lose them, in memory O((d + m)^2). A
+`Preparation` changes the columns on the way: see `flatmin.preparation`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -29,17 +30,31 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from flatmin.columns import ColumnSummary, Tally
 from flatmin.errors import DataError, SettingError
+from flatmin.preparation import (
+    NOTHING,
+    Preparation,
+    Prepared,
+    Scaled,
+    scale_factor,
+    scale_rows,
+    unscaled,
+)
 from flatmin.tables import open_table
 from flatmin.tables.frame import frame_table
 from flatmin.tables.table import (
     LARGEST,
     ROWS,
+    Choice,
     FloatArray,
     Names,
     PathLike,
+    Reading,
     Table,
     check_values,
+    choose_columns,
+    from_numbers,
 )
 
 if TYPE_CHECKING:
@@ -53,7 +68,8 @@ class Regression:
     """A least-squares problem, reduced to Sigma, w* and R_min.
 
     `w_star` has shape (d,) for one target and (d, m) for several; `eigenvalues` are ascending,
-    exactly zero below the rank, and `eigenvectors` are the matching columns.
+    exactly zero below the rank, and `eigenvectors` are the matching columns. `preparation` says
+    what was done to the table, and `columns` what is known of its columns.
 
     >>> problem = Regression.from_arrays([[1.0, 0.0], [0.0, 2.0]], [1.0, 4.0])
     >>> problem.eigenvalues.round(12), problem.w_star.round(12), round(problem.a, 12)
@@ -70,6 +86,8 @@ class Regression:
     eigenvectors: FloatArray = field(repr=False)
     feature_names: tuple[str, ...] = field(repr=False)
     target_names: tuple[str, ...] = field(repr=False)
+    preparation: tuple[str, ...] = field(default=(), repr=False)
+    columns: ColumnSummary | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         for array in (self.sigma, self.w_star, self.eigenvalues, self.eigenvectors):
@@ -82,14 +100,10 @@ class Regression:
         y: npt.ArrayLike,
         features: Sequence[str] | None = None,
         target: Names | None = None,
+        preparation: Preparation = NOTHING,
     ) -> Regression:
         """The regression of y (n,) or (n, m) on X (n, d); `features` and `target` name columns."""
-        inputs, outputs = _numbers("X", X), _numbers("y", y)
-        _check_shapes(inputs, outputs)
-        starts = range(0, max(1, len(inputs)), ROWS)
-        return cls.from_blocks(
-            ((inputs[i : i + ROWS], outputs[i : i + ROWS]) for i in starts), features, target
-        )
+        return _reduce(_array_table(X, y, features, target, preparation.reading()), preparation)
 
     @classmethod
     def from_blocks(
@@ -113,14 +127,18 @@ class Regression:
             raise DataError("a regression needs at least two rows, got 0")
         names = _names(first, features, target)
         joined = _join(chain([first], pairs), names, "the arrays")
-        return _reduce(Table("the arrays", *names, joined))
+        return _reduce(Table("the arrays", Choice(*names), lambda: joined), NOTHING)
 
     @classmethod
     def from_frame(
-        cls, frame: pd.DataFrame, target: Names, features: Names | None = None
+        cls,
+        frame: pd.DataFrame,
+        target: Names,
+        features: Names | None = None,
+        preparation: Preparation = NOTHING,
     ) -> Regression:
         """The regression of the column(s) `target` of a pandas frame on `features` (the others)."""
-        return _reduce(frame_table(frame, target, features))
+        return _reduce(frame_table(frame, target, features, preparation.reading()), preparation)
 
     @property
     def targets(self) -> int:
@@ -204,7 +222,7 @@ class Regression:
                 f"the features do not determine the regressor: rank {self.rank} of {self.d}, "
                 "so flatmin uses the least-norm solution"
             )
-        if self.rank == self.n:
+        if self.rank == self.n - self.centred:
             found.append(f"the {self.d} features fit all {self.n} rows exactly, so R_min is zero")
         if self.condition_number > 1e12:
             found.append(
@@ -212,7 +230,39 @@ class Regression:
                 f"eigenvalue is known to about {EPS * math.sqrt(self.condition_number):.0e} of "
                 "its value"
             )
+        if self.columns is not None:
+            found.extend(self.columns.notes(self.feature_names, self.target_names))
         return tuple(found)
+
+    @property
+    def centred(self) -> bool:
+        """Whether features and targets were centred, which takes one row's worth of freedom."""
+        return self.columns is not None and not any(self.columns.means)
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """All of it as arrays, for a file."""
+        content = {f.name: np.asarray(getattr(self, f.name)) for f in fields(self)}
+        del content["columns"]
+        if self.columns is not None:
+            for f in fields(self.columns):
+                content[f"columns_{f.name}"] = np.asarray(getattr(self.columns, f.name))
+        return content
+
+    @classmethod
+    def from_saved(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> Regression:
+        """The regression whose `arrays` these are."""
+
+        def value(name: str, several: bool) -> Any:
+            array = arrays[name]
+            return tuple(array.tolist()) if several else array if array.ndim else array.item()
+
+        tuples = ("feature_names", "target_names", "preparation")
+        names = [f.name for f in fields(cls) if f.default is MISSING or f.name in arrays]
+        content = {name: value(name, name in tuples) for name in names}
+        if "columns_means" in arrays:
+            parts = {f.name: value(f"columns_{f.name}", True) for f in fields(ColumnSummary)}
+            content["columns"] = ColumnSummary(**parts)
+        return cls(**content)
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,6 +277,8 @@ class Samples:
     y: FloatArray = field(repr=False)
     feature_names: tuple[str, ...]
     target_names: tuple[str, ...]
+    preparation: tuple[str, ...] = field(default=(), repr=False)
+    columns: ColumnSummary | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         for array in (self.X, self.y):
@@ -239,19 +291,21 @@ class Samples:
         y: npt.ArrayLike,
         features: Sequence[str] | None = None,
         target: Names | None = None,
+        preparation: Preparation = NOTHING,
     ) -> Samples:
         """A copy of the rows, checked; `features` and `target` name the columns."""
-        pair = _numbers("X", X), _numbers("y", y)
-        _check_shapes(*pair)
-        names = _names(pair, features, target)
-        return _collect(Table("the arrays", *names, _join([pair], names, "the arrays")))
+        return _collect(_array_table(X, y, features, target, preparation.reading()), preparation)
 
     @classmethod
     def from_frame(
-        cls, frame: pd.DataFrame, target: Names, features: Names | None = None
+        cls,
+        frame: pd.DataFrame,
+        target: Names,
+        features: Names | None = None,
+        preparation: Preparation = NOTHING,
     ) -> Samples:
         """The rows of a pandas frame."""
-        return _collect(frame_table(frame, target, features))
+        return _collect(frame_table(frame, target, features, preparation.reading()), preparation)
 
     @property
     def n(self) -> int:
@@ -270,7 +324,8 @@ class Samples:
 
     def regression(self) -> Regression:
         """The regression problem these rows define."""
-        return Regression.from_arrays(self.X, self.y, self.feature_names, self.target_names)
+        reduced = Regression.from_arrays(self.X, self.y, self.feature_names, self.target_names)
+        return replace(reduced, preparation=self.preparation, columns=self.columns)
 
     def risk(self, w: npt.ArrayLike) -> float:
         """R(w) = |y - Xw|^2 / n on these rows."""
@@ -282,19 +337,30 @@ class Samples:
         return float(np.sum(np.square(self.y - self.X @ weights)) / self.n)
 
 
-def read_regression(path: PathLike, target: Names, features: Names | None = None) -> Regression:
+def read_regression(
+    path: PathLike,
+    target: Names,
+    features: Names | None = None,
+    preparation: Preparation = NOTHING,
+) -> Regression:
     """The regression in a file (.csv, .tsv, .tab, .parquet, .pq or .npz), in one pass.
 
     `target` is the name of a column or a sequence of names, `features` the columns to use (all
     the others if None). In an NPZ archive, an array X of shape (n, k) gives columns X0 ... X{k-1}
     and its own name stands for all of them. Text and Parquet files are read as a stream.
+    `preparation` says what is done to the columns first, such as centring them.
     """
-    return _reduce(open_table(path, target, features))
+    return _reduce(open_table(path, target, features, preparation.reading()), preparation)
 
 
-def read_samples(path: PathLike, target: Names, features: Names | None = None) -> Samples:
+def read_samples(
+    path: PathLike,
+    target: Names,
+    features: Names | None = None,
+    preparation: Preparation = NOTHING,
+) -> Samples:
     """The rows in a file, for what needs them all; the arguments are those of `read_regression`."""
-    return _collect(open_table(path, target, features))
+    return _collect(open_table(path, target, features, preparation.reading()), preparation)
 
 
 # --- Arrays to blocks [X Y] ---------------------------------------------------------------------
@@ -343,13 +409,46 @@ def _names(
     return chosen, wanted
 
 
+def _array_table(
+    X: npt.ArrayLike,
+    y: npt.ArrayLike,
+    features: Sequence[str] | None,
+    target: Names | None,
+    reading: Reading,
+) -> Table:
+    """Arrays as a table; their columns are numbers, which may stand for categories."""
+    pair = inputs, outputs = _numbers("X", X), _numbers("y", y)
+    _check_shapes(*pair)
+    names = _names(pair, features, target)
+    choice = choose_columns("the arrays", [*names[0], *names[1]], names[1], names[0], reading)
+    labels = choice.labels("the arrays")
+    place = {name: j for j, name in enumerate((*names[0], *names[1]))}
+    order = [place[name] for name in choice.names]
+
+    def rows() -> Iterator[FloatArray]:
+        starts = range(0, max(1, len(inputs)), ROWS)
+        pieces = ((inputs[i : i + ROWS], outputs[i : i + ROWS]) for i in starts)
+        for block in _join(pieces, names, "the arrays", reading.missing, order):
+            for j, name in enumerate(choice.features):
+                if name in labels:
+                    block[:, j] = from_numbers(block[:, j], labels[name])
+            yield block
+
+    return Table("the arrays", choice, rows, labels)
+
+
 def _join(
     pairs: Iterable[tuple[FloatArray, FloatArray]],
     names: tuple[tuple[str, ...], tuple[str, ...]],
     source: str,
+    missing: bool = False,
+    order: Sequence[int] | None = None,
 ) -> Iterator[FloatArray]:
-    """The blocks [X Y] of pairs (X, y), checked."""
+    """The blocks [X Y] of pairs (X, y), or the columns `order` of them, checked."""
     d, m = map(len, names)
+    labels = [*names[0], *names[1]]
+    place = list(range(d + m)) if order is None else list(order)
+    chosen = [labels[j] for j in place]
     row = 0
     for X, y in pairs:
         _check_shapes(X, y)
@@ -359,7 +458,9 @@ def _join(
                 f"the block at row {row} has shapes {X.shape} and {y.shape}; "
                 f"expected {d} features and {m} target(s), as in the first block"
             )
-        check_values(block, (*names[0], *names[1]), row, source)
+        if place != list(range(d + m)):
+            block = block[:, place]
+        check_values(block, chosen, row, source, missing)
         row += len(block)
         yield block
 
@@ -385,22 +486,29 @@ def _regroup(blocks: Iterable[FloatArray], columns: int) -> Iterator[FloatArray]
         yield np.concatenate(parts)
 
 
-def _reduce(table: Table) -> Regression:
-    """The regression of a table, by a running QR factorisation of [X Y]."""
-    columns = len(table.features) + len(table.targets)
-    n = 0
-    factor: FloatArray = np.empty((0, columns))
-    for block in _regroup(table.blocks, columns):
-        n += len(block)
+def _reduce(table: Table, preparation: Preparation) -> Regression:
+    """The regression of a table, by a running QR factorisation of [X Y], or of [1 X Y] about a
+    shift if columns are to be centred."""
+    ready = Prepared(table, preparation)
+    columns = len(ready.features) + len(ready.targets)
+    tally = Tally()
+    shift: FloatArray = np.zeros(columns)
+    factor: FloatArray = np.empty((0, columns + preparation.centres))
+    for block in _regroup(ready.blocks(), columns):
+        tally.add(block)
+        if preparation.centres:
+            shift = shift if len(factor) else tally.means
+            block = np.column_stack((np.ones(len(block)), block - shift))
         factor = np.asarray(np.linalg.qr(np.concatenate([factor, block]), mode="r"))
-    if n < 2:
-        raise DataError(f"{table.source}: a regression needs at least two rows, got {n}")
-    return _solve(table, n, factor)
+    ready.check_rows(tally.n, 2)
+    if preparation.centres:
+        return _solve(ready, tally.n, scale_factor(ready, preparation, factor, shift, tally))
+    return _solve(ready, tally.n, unscaled(ready, factor, tally))
 
 
-def _solve(table: Table, n: int, factor: FloatArray) -> Regression:
+def _solve(table: Prepared, n: int, scaled: Scaled) -> Regression:
     """Sigma, w* and R_min from the triangular factor of [X Y]; the formulas head this module."""
-    d, m = len(table.features), len(table.targets)
+    factor, d, m = scaled.content, len(scaled.features), len(table.targets)
     k = min(d, len(factor))
     r_x, r_xy, r_y = factor[:k, :d], factor[:k, d:], factor[k:, d:]
     y_size = float(np.abs(factor[:, d:]).max())
@@ -448,16 +556,31 @@ def _solve(table: Table, n: int, factor: FloatArray) -> Regression:
         w_star=w_star[:, 0].copy() if m == 1 else w_star,
         eigenvalues=eigenvalues,
         eigenvectors=eigenvectors,
-        feature_names=table.features,
+        feature_names=scaled.features,
         target_names=table.targets,
+        preparation=scaled.sentences,
+        columns=scaled.summary,
     )
 
 
-def _collect(table: Table) -> Samples:
+def _collect(table: Table, preparation: Preparation) -> Samples:
     """All rows of a table."""
-    d, m = len(table.features), len(table.targets)
-    rows = np.concatenate([np.empty((0, d + m)), *table.blocks])
-    y = rows[:, d].copy() if m == 1 else rows[:, d:].copy()
-    if not len(rows):
-        raise DataError(f"{table.source}: there are no rows")
-    return Samples(rows[:, :d].copy(), y, table.features, table.targets)
+    ready = Prepared(table, preparation)
+    rows = np.concatenate(
+        [np.empty((0, len(ready.features) + len(ready.targets))), *ready.blocks()]
+    )
+    ready.check_rows(len(rows), 1)
+    tally = Tally()
+    for start in range(0, len(rows), ROWS):
+        tally.add(rows[start : start + ROWS])
+    scaled = scale_rows(ready, preparation, rows, tally)
+    d, m = len(scaled.features), len(ready.targets)
+    y = scaled.content[:, d].copy() if m == 1 else scaled.content[:, d:].copy()
+    return Samples(
+        scaled.content[:, :d].copy(),
+        y,
+        scaled.features,
+        ready.targets,
+        scaled.sentences,
+        scaled.summary,
+    )

@@ -7,7 +7,7 @@ the sharpness at both ends, and returns a report that prints, saves and serialis
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -173,8 +173,10 @@ class Training:
             "init": self.init,
             "scale": self.scale,
             "seed": self.seed,
+            "preparation": list(self.regression.preparation),
             "interpretation": self.interpretation(),
             "convention": CONVENTION,
+            "notes": list(self.regression.notes()),
         }
 
     def save(self, directory: Path) -> list[Path]:
@@ -190,7 +192,7 @@ class Training:
         with writing(paths["trace"]) as temporary:
             frame.to_parquet(temporary, index=False)
         arrays = {
-            "problem": {f.name: getattr(self.regression, f.name) for f in fields(Regression)},
+            "problem": self.regression.arrays(),
             "initial": self._arrays(self.initial),
             "final": self._arrays(self.outcome.ensemble),
         }

@@ -3,10 +3,51 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from flatmin.atomic import make_directory
 from flatmin.checks import MAX_DEPTH, check_count
 from flatmin.errors import SettingError
+
+if TYPE_CHECKING:
+    from flatmin.preparation import Preparation
+
+# What is done to a table first, in this order; the same options wherever one is read.
+Features = Annotated[
+    list[str] | None, typer.Option(help="Feature columns: a,b or repeat. Default: all others.")
+]
+Drop = Annotated[list[str] | None, typer.Option(help="Columns to leave out: a,b or repeat.")]
+OneHot = Annotated[
+    list[str] | None, typer.Option("--one-hot", help="Columns of categories: a,b or repeat.")
+]
+Missing = Annotated[
+    str | None, typer.Option(help="Missing values: drop (the row) or mean (of the column).")
+]
+Intercept = Annotated[bool, typer.Option("--intercept", help="Centre features and target.")]
+Standardise = Annotated[
+    bool, typer.Option("--standardise", help="Features to mean 0 and standard deviation 1.")
+]
+
+
+def preparation(
+    drop: list[str] | None,
+    one_hot: list[str] | None,
+    missing: str | None,
+    intercept: bool,
+    standardise: bool,
+) -> Preparation:
+    """What is done to the table, from the options above."""
+    from flatmin.preparation import Preparation
+
+    return Preparation(
+        drop=drop or (),
+        one_hot=one_hot or (),
+        missing=missing,
+        intercept=intercept,
+        standardise=standardise,
+    )
 
 
 def number(name: str, text: str) -> float:
@@ -29,11 +70,6 @@ def depths(text: str) -> list[int]:
     if not parts:
         raise SettingError(f"--depths must list depths such as 2,5,10, got {text!r}")
     return sorted({depth(part, "each of --depths") for part in parts})
-
-
-def names(values: list[str] | None) -> list[str] | None:
-    """Column names given by repeating an option."""
-    return list(values) if values else None
 
 
 def figure_path(text: str) -> Path:

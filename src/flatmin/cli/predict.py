@@ -26,9 +26,12 @@ def predict(
         list[str], typer.Option(help="The column to predict; repeat for several targets.")
     ],
     depth: Annotated[str | None, typer.Option(help="Number of layers L.")] = None,
-    features: Annotated[
-        list[str] | None, typer.Option(help="A feature column; repeat. Default: all others.")
-    ] = None,
+    features: options.Features = None,
+    drop: options.Drop = None,
+    one_hot: options.OneHot = None,
+    missing: options.Missing = None,
+    intercept: options.Intercept = False,
+    standardise: options.Standardise = False,
     width: Annotated[
         str | None, typer.Option(help="Width of hidden layers. Default: the features.")
     ] = None,
@@ -86,10 +89,12 @@ def predict(
         quiet=json,
     )
 
+    prepared = options.preparation(drop, one_hot, missing, intercept, standardise)
+
     from flatmin.problem import read_regression
     from flatmin.theory.prediction import predict as predict_for
 
-    regression = read_regression(file, target if len(target) > 1 else target[0], features)
+    regression = read_regression(file, target, features, prepared)
     # Depths named by the person are measured; those only drawn in a figure are not.
     found = _measured(predict_for(regression, chosen, norm), wanted)
     others = [
@@ -235,7 +240,7 @@ def _print_table(found: _Answer, others: list[_Answer], wanted: _Wanted) -> None
         rows.append(("  initialisation", f"{advice.init}, scale {advice.scale:g}"))
         rows.append(("  learned", f"{advice.runs} of {advice.runs} runs in {advice.steps} steps"))
     print_table(("Before training", ""), rows)
-    notes = prediction.notes()
+    notes = [*data.preparation, *prediction.notes()]
     if others:
         notes += _print_depths(others)
     if found.curve is not None:

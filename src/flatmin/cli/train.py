@@ -11,6 +11,7 @@ from flatmin.cli import options
 from flatmin.errors import SettingError
 
 if TYPE_CHECKING:
+    from flatmin.preparation import Preparation
     from flatmin.training import Training
 
 
@@ -22,9 +23,12 @@ def train(
     target: Annotated[
         list[str] | None, typer.Option(help="The column to predict; repeat for several outputs.")
     ] = None,
-    features: Annotated[
-        list[str] | None, typer.Option(help="A feature column; repeat. Default: all others.")
-    ] = None,
+    features: options.Features = None,
+    drop: options.Drop = None,
+    one_hot: options.OneHot = None,
+    missing: options.Missing = None,
+    intercept: options.Intercept = False,
+    standardise: options.Standardise = False,
     depth: Annotated[str, typer.Option(help="Number of layers L.")] = "10",
     width: Annotated[str | None, typer.Option(help="Width of hidden layers.")] = None,
     activation: Annotated[str, typer.Option(help="linear, gelu-tanh, gelu-erf, tanh, ...")] = (
@@ -67,7 +71,8 @@ def train(
     every = None if record_every is None else options.whole("--record-every", record_every)
     begin = options.whole("--seed", seed, least=0)
 
-    problem = _problem(file, target, features)
+    prepared = options.preparation(drop, one_hot, missing, intercept, standardise)
+    problem = _problem(file, target, features, prepared)
     from flatmin.initialisation import architecture_for
 
     vector = None
@@ -113,10 +118,17 @@ def train(
             print(path)
 
 
-def _problem(file: str | None, target: list[str] | None, features: list[str] | None) -> Any:
+def _problem(
+    file: str | None,
+    target: list[str] | None,
+    features: list[str] | None,
+    prepared: Preparation,
+) -> Any:
+    from flatmin.preparation import NOTHING
+
     if file is None:
-        if target or features:
-            raise SettingError("--target and --features need a FILE")
+        if target or features or prepared != NOTHING:
+            raise SettingError("--target, --features and what prepares a table need a FILE")
         from flatmin.paper.data import paper_samples
 
         return paper_samples("linear")
@@ -124,7 +136,7 @@ def _problem(file: str | None, target: list[str] | None, features: list[str] | N
         raise SettingError("--target is missing: the column to predict")
     from flatmin.problem import read_samples
 
-    return read_samples(file, target if len(target) > 1 else target[0], features)
+    return read_samples(file, target, features, prepared)
 
 
 def _tested_rate(
@@ -174,9 +186,12 @@ def _print_table(report: Training) -> None:
         rows.append(("Time", number(outcome.extras["time"][0])))
         rows.append(("Drift of the invariants", number(outcome.extras["drift"][0])))
     print_table(("After training", ""), rows)
+    data = report.regression
     notes = [
+        *data.preparation,
         f"sharpness: {CONVENTION}",
         f"learned: the excess risk is at most {report.learned_at:g} of that of w = 0",
+        *data.notes(),
     ]
     if not report.architecture.linear:
         notes.append("S_min is that of linear networks of the same depth")

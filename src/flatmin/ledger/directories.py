@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import fields
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -69,7 +68,7 @@ def _training_evidence(directory: Path) -> Evidence:
     problem, initial, final = (
         dict(np.load(directory / FILES[name])) for name in ("problem", "initial", "final")
     )
-    regression = _regression(problem)
+    regression = Regression.from_saved(problem)
     architecture = Architecture(
         regression.d,
         tuple(summary["widths"]),
@@ -104,18 +103,6 @@ def _training_evidence(directory: Path) -> Evidence:
 
 def _number(value: float | None) -> Float:
     return np.array([np.nan if value is None else value], dtype=float)
-
-
-def _regression(arrays: dict[str, Any]) -> Regression:
-    """A regression as `Training.save` writes it, field by field."""
-    content: dict[str, Any] = {}
-    for field in fields(Regression):
-        value = arrays[field.name]
-        if field.name.endswith("names"):
-            content[field.name] = tuple(value.tolist())
-        else:
-            content[field.name] = value if value.ndim else value.item()
-    return Regression(**content)
 
 
 def _ensemble(architecture: Architecture, arrays: dict[str, Any]) -> Ensemble:

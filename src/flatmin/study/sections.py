@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import model_validator
+from pydantic import StrictBool, model_validator
 
 from flatmin.activations import ACTIVATIONS
 from flatmin.dynamics.endings import LEARNED_AT
 from flatmin.dynamics.outcome import MEASURES
 from flatmin.initialisation import INITIALISATIONS
 from flatmin.paper.data import SETS
+from flatmin.preparation import MISSING, Preparation
 from flatmin.study.fields import (
     Count,
     Depth,
@@ -26,6 +27,7 @@ from flatmin.study.fields import (
 
 GENERATORS = ("gaussian", "spectrum", "whitened")
 OUTPUTS = ("random", "paper", "paper-by-depth")
+PREPARING = ("drop", "one_hot", "missing", "intercept", "standardise")
 _GENERATOR_KEYS: dict[str, dict[str, Any]] = {
     "gaussian": {"n": 50, "d": 5, "noise": 1.0},
     "spectrum": {"n": 50, "d": 5, "noise": 0.0, "condition_number": 10.0, "alignment": "spread"},
@@ -39,6 +41,11 @@ class Problem(Section):
     file: Text | None = None
     target: Text | None = None
     features: tuple[Text, ...] | None = None
+    drop: tuple[Text, ...] | None = None
+    one_hot: tuple[Text, ...] | None = None
+    missing: Annotated[str, one_of(MISSING)] | None = None
+    intercept: StrictBool | None = None
+    standardise: StrictBool | None = None
     generator: Annotated[str, one_of(GENERATORS)] | None = None
     n: Count | None = None
     d: Count | None = None
@@ -63,14 +70,26 @@ class Problem(Section):
             allowed = {"generator", "seed", *extra}
         else:
             extra = {}
-            allowed = {"file", "target", "features"} if source == "file" else {"paper"}
+            allowed = {"file", "target", "features", *PREPARING} if source == "file" else {"paper"}
         if source == "file" and "target" not in data:
             raise ValueError("must name the target, the column of the file to predict")
         misplaced = [key for key in data if key in cls.model_fields and key not in allowed]
         if misplaced and (source != "generator" or extra):
             owner = f"{source} = {data[source]!r}" if source != "file" else "a file"
             raise ValueError(f"must not have {misplaced[0]} with {owner}")
-        return extra | data
+        # What changes nothing is left out, so that it does not change which study this is.
+        idle = [key for key in PREPARING if data.get(key) is False or data.get(key) == []]
+        return extra | {key: value for key, value in data.items() if key not in idle}
+
+    def preparation(self) -> Preparation:
+        """What is done to the file's table."""
+        return Preparation(
+            drop=self.drop or (),
+            one_hot=self.one_hot or (),
+            missing=self.missing,
+            intercept=bool(self.intercept),
+            standardise=bool(self.standardise),
+        )
 
 
 class ArchitectureSpec(Section):

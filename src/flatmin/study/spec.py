@@ -241,11 +241,12 @@ def _with_data(study: Study, file: Path) -> Study:
     """The study with the content of its data file: the rows only if the networks need them."""
     read = read_regression if study.linear else read_samples
     assert study.problem.target is not None
-    features = study.problem.features
-    data = read(file, study.problem.target, None if features is None else list(features))
+    problem = study.problem
+    features = None if problem.features is None else list(problem.features)
+    data = read(file, study.problem.target, features, problem.preparation())
     with file.open("rb") as content:
         digest = hashlib.file_digest(content, "sha256").hexdigest()
-    problem = study.problem.model_copy(update={"file": str(file.resolve())})
+    problem = problem.model_copy(update={"file": str(file.resolve())})
     loaded = study.model_copy(update={"problem": problem})
     loaded._data, loaded._digest = data, digest
     return loaded
@@ -261,7 +262,7 @@ seed = 0            # every random number follows from it
 
 [problem]
 paper = "linear"    # the data of the paper; or: generator = "gaussian", n = 50, d = 5, noise = 1.0
-                    # or: file = "table.csv", target = "y"
+                    # or: file = "table.csv", target = "y", intercept = true
 
 [architecture]
 kind = "mlp"        # or "residual"

@@ -1,7 +1,7 @@
 """Tables of numbers, read as blocks of rows.
 
 Every source (CSV, TSV, Parquet, NPZ, a pandas frame) becomes a `Table`: the names of the chosen
-columns and one pass over blocks of shape (rows, d + m), the d features first, then the m targets.
+columns and passes over blocks of shape (rows, d + m), the d features first, then the m targets.
 Files in row order are never held whole. Whatever is wrong with a file is said in one line.
 """
 
@@ -12,13 +12,18 @@ from pathlib import Path
 from flatmin.errors import DataError
 from flatmin.tables.npz import npz_table
 from flatmin.tables.parquet import parquet_table
-from flatmin.tables.table import Names, PathLike, Table
+from flatmin.tables.table import Names, PathLike, Reading, Table
 from flatmin.tables.text import text_table
 
 SUFFIXES = (".csv", ".tsv", ".tab", ".parquet", ".pq", ".npz")
 
 
-def open_table(path: PathLike, target: Names, features: Names | None = None) -> Table:
+def open_table(
+    path: PathLike,
+    target: Names,
+    features: Names | None = None,
+    reading: Reading | None = None,
+) -> Table:
     """The table in a file, by its suffix; only the chosen columns are converted to numbers."""
     file = Path(path)
     kind = file.suffix.lower()
@@ -37,7 +42,7 @@ def open_table(path: PathLike, target: Names, features: Names | None = None) -> 
     except OSError as error:
         raise DataError(f"{file}: cannot be read ({error.strerror or error})") from None
     if kind == ".npz":
-        return npz_table(file, target, features)
+        return npz_table(file, target, features, reading)
     if kind in (".parquet", ".pq"):
-        return parquet_table(file, target, features)
-    return text_table(file, "," if kind == ".csv" else "\t", target, features)
+        return parquet_table(file, target, features, reading)
+    return text_table(file, "," if kind == ".csv" else "\t", target, features, reading)

@@ -12,10 +12,23 @@ import numpy as np
 import numpy.typing as npt
 
 from flatmin.errors import DataError
-from flatmin.tables.table import ROWS, FloatArray, Names, Table, checked, choose_columns, one_line
+from flatmin.tables.table import (
+    ROWS,
+    TEXT_HINT,
+    FloatArray,
+    Names,
+    Reading,
+    Table,
+    checked,
+    choose_columns,
+    from_numbers,
+    one_line,
+)
 
 
-def npz_table(path: Path, target: Names, features: Names | None) -> Table:
+def npz_table(
+    path: Path, target: Names, features: Names | None, reading: Reading | None = None
+) -> Table:
     """Arrays of one axis are columns; an array X of shape (n, k) is the columns X0 ... X{k-1}."""
     arrays = _load_npz(path)
     columns: list[tuple[str, npt.NDArray[Any]]] = []
@@ -26,25 +39,30 @@ def npz_table(path: Path, target: Names, features: Names | None) -> Table:
             columns.extend(zip(groups[name], array.T, strict=True))
         else:
             columns.append((name, array))
-    chosen, wanted = choose_columns(str(path), [c[0] for c in columns], target, features, groups)
-    by_name = dict(columns)
-    length = len(by_name[wanted[0]]) if by_name[wanted[0]].ndim else 0
-    for name in (*wanted, *chosen):
+    names = [c[0] for c in columns]
+    choice = choose_columns(str(path), names, target, features, reading, groups)
+    labels = choice.labels(str(path))
+    by_name, first = dict(columns), choice.targets[0]
+    length = len(by_name[first]) if by_name[first].ndim else 0
+    for name in (*choice.targets, *choice.features):
         array = by_name[name]
-        if array.dtype.kind not in "biuf":
-            raise DataError(f"{path}: array {name!r} is of type {array.dtype}, not numbers")
+        if array.dtype.kind not in ("biufU" if name in labels else "biuf"):
+            hint = f"; {TEXT_HINT}" if array.dtype.kind == "U" else ""
+            raise DataError(f"{path}: array {name!r} is of type {array.dtype}, not numbers{hint}")
         if array.shape != (length,):
             raise DataError(
                 f"{path}: array {name!r} has shape {array.shape}; expected the length {length} "
-                f"of the target {wanted[0]!r}"
+                f"of the target {first!r}"
             )
 
     def blocks() -> Iterator[FloatArray]:
         for start in range(0, length, ROWS):
-            parts = [by_name[name][start : start + ROWS] for name in (*chosen, *wanted)]
-            yield np.column_stack([part.astype(np.float64) for part in parts])
+            part = slice(start, start + ROWS)
+            yield np.column_stack(
+                [from_numbers(by_name[name][part], labels.get(name)) for name in choice.names]
+            )
 
-    return checked(str(path), chosen, wanted, blocks())
+    return checked(str(path), choice, blocks, labels, reading)
 
 
 def _load_npz(path: Path) -> dict[str, npt.NDArray[Any]]:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from flatmin.errors import DataError
+from flatmin.tables.labels import MISSING, Labels
 from flatmin.tables.table import (
     LARGEST,
+    MISSING_HINT,
+    TEXT_HINT,
     FloatArray,
     Names,
+    Reading,
     Table,
     acceptable,
     choose_columns,
@@ -23,6 +28,9 @@ from flatmin.tables.table import (
 )
 
 TRUE, FALSE = ("true", "True", "TRUE"), ("false", "False", "FALSE")
+# Of a column of numbers, where no category can be meant.
+NO_NUMBER = (*MISSING, "na", "Na", "N/a", "none", "NONE", "Null", "NAN", "Nan")
+LOOK_AHEAD = 1000  # rows in which the first value of a column is looked for
 
 
 @dataclass(frozen=True)
@@ -35,14 +43,24 @@ class _Text:
     header_lines: int
     logical: frozenset[int]
     width: int  # bytes in a row, a generous guess from the first two
+    missing: bool = False  # whether a value may be missing
+    labels: Mapping[str, Labels] = field(default_factory=dict)
 
 
-def text_table(path: Path, delimiter: str, target: Names, features: Names | None) -> Table:
+def text_table(
+    path: Path,
+    delimiter: str,
+    target: Names,
+    features: Names | None,
+    reading: Reading | None = None,
+) -> Table:
     text = _read_header(path, delimiter)
-    chosen, wanted = choose_columns(str(path), text.names, target, features)
+    choice = choose_columns(str(path), text.names, target, features, reading)
+    labels = choice.labels(str(path))
+    text = replace(text, missing=reading is not None and reading.missing, labels=labels)
     place = {name: j for j, name in enumerate(text.names)}
-    columns = [place[name] for name in (*chosen, *wanted)]
-    return Table(str(path), chosen, wanted, _text_blocks(text, columns))
+    columns = [place[name] for name in choice.names]
+    return Table(str(path), choice, lambda: _text_blocks(text, columns), labels)
 
 
 def _read_header(path: Path, delimiter: str) -> _Text:
@@ -53,6 +71,7 @@ def _read_header(path: Path, delimiter: str) -> _Text:
             names = tuple(name.strip() for name in next(rows, []))
             lines = reader.line_num
             first = next(rows, None)
+            values = _first_values(first, rows)
         except UnicodeDecodeError as error:
             byte = error.object[error.start]
             raise DataError(f"{path}: not a text table (byte 0x{byte:02x} is not UTF-8)") from None
@@ -73,9 +92,23 @@ def _read_header(path: Path, delimiter: str) -> _Text:
         raise DataError(f"{path}: no header: the first line holds only numbers, not column names")
     if first is None:
         raise DataError(f"{path}: no rows below the header")
-    logical = frozenset(j for j, cell in enumerate(first) if cell.strip() in TRUE + FALSE)
+    logical = frozenset(j for j, cell in enumerate(values) if cell in TRUE + FALSE)
     width = 4 * max(sum(map(len, row)) + 3 * len(row) for row in (names, first))
     return _Text(path, delimiter, names, lines, logical, width)
+
+
+def _first_values(first: list[str] | None, rows: Iterator[list[str]]) -> list[str]:
+    """The first value of each column that is not missing, among the first rows."""
+    values = [cell.strip() for cell in first or ()]
+    with suppress(UnicodeDecodeError, csv.Error):  # said later, with its line
+        for _ in range(LOOK_AHEAD):
+            unknown = [j for j, cell in enumerate(values) if cell in NO_NUMBER]
+            row = next(rows, None) if unknown else None
+            if row is None:
+                break
+            for j in unknown:
+                values[j] = row[j].strip() if j < len(row) else ""
+    return values
 
 
 def _text_blocks(text: _Text, columns: Sequence[int]) -> Iterator[FloatArray]:
@@ -83,6 +116,9 @@ def _text_blocks(text: _Text, columns: Sequence[int]) -> Iterator[FloatArray]:
     pa, pc = pyarrow_part("csv")
     labels = [f"c{j}" for j in range(len(text.names))]
     types = {labels[j]: pa.bool_() if j in text.logical else pa.float64() for j in columns}
+    as_text = [j for j in columns if text.missing or text.names[j] in text.labels]
+    types |= {labels[j]: pa.string() for j in as_text}
+    names = [text.names[j] for j in columns]
     try:
         reader = pc.open_csv(
             text.path,
@@ -100,17 +136,43 @@ def _text_blocks(text: _Text, columns: Sequence[int]) -> Iterator[FloatArray]:
                 include_columns=[labels[j] for j in columns],
                 column_types=types,
                 null_values=[],
+                strings_can_be_null=False,
                 true_values=[*TRUE, "1"],
                 false_values=[*FALSE, "0"],
             ),
         )
         for batch in reader:
-            block = from_arrow(batch)
-            if not acceptable(block):
+            if text.missing:
+                batch = _with_gaps(batch, text, columns)
+            block = from_arrow(batch, names, text.labels)
+            if not acceptable(block, text.missing):
                 raise pa.ArrowInvalid("a value is not a finite number or its square overflows")
             yield block
     except (pa.ArrowException, OSError) as error:
         raise _explain(text, columns, one_line(error)) from None
+
+
+def _with_gaps(batch: Any, text: _Text, columns: Sequence[int]) -> Any:
+    """A batch of text as numbers, null where a value is missing; categories stay text.
+
+    (pyarrow's own reading of missing values takes no spaces around them.)
+    """
+    pa, pc = pyarrow_part("compute")
+    missing, true = pa.array(NO_NUMBER), pa.array([*TRUE, "1"])
+    false = pa.array([*FALSE, "0"])
+    converted = []
+    for column, j in zip(batch.columns, columns, strict=True):
+        if text.names[j] not in text.labels:
+            column = pc.utf8_trim_whitespace(column)
+            column = pc.if_else(pc.is_in(column, missing), pa.scalar(None, pa.string()), column)
+            if j in text.logical:
+                known = pc.or_(pc.is_in(column, true), pc.is_in(column, false))
+                if not pc.all(pc.or_(known, pc.is_null(column))).as_py():
+                    raise pa.ArrowInvalid("a value is neither true nor false")
+                column = pc.if_else(pc.is_null(column), None, pc.is_in(column, true))
+            column = column.cast(pa.float64())
+        converted.append(column)
+    return pa.record_batch(converted, names=[str(j) for j in columns])
 
 
 def _explain(text: _Text, columns: Sequence[int], fallback: str) -> DataError:
@@ -141,17 +203,23 @@ def _row_problem(text: _Text, columns: Sequence[int], row: Sequence[str]) -> str
     for j in columns:
         cell = row[j].strip()
         where = f", column {text.names[j]!r}: "
-        if not cell:
-            return f"{where}the value is missing; every value must be a finite number"
+        categories = text.names[j] in text.labels
+        if text.missing and cell in (MISSING if categories else NO_NUMBER):
+            continue
+        if not cell or (categories and cell in MISSING):
+            shown = f" ({cell})" if cell else ""
+            return f"{where}the value is missing{shown}; every row needs one, {MISSING_HINT}"
         if "\0" in cell:
             return f"{where}not a text table (it contains NUL bytes)"
+        if categories:
+            continue
         if j in text.logical:
             if cell not in (*TRUE, *FALSE, "0", "1"):
                 return f"{where}{_short(cell)} where true or false belongs"
         elif cell.lower() in ("na", "n/a", "null", "none"):
-            return f"{where}the value is missing ({cell}); every value must be a finite number"
+            return f"{where}the value is missing ({cell}); every row needs one, {MISSING_HINT}"
         elif not _is_number(cell):
-            return f"{where}{_short(cell)} where a number belongs"
+            return f"{where}{_short(cell)} where a number belongs; {TEXT_HINT}"
         elif not abs(float(cell)) <= LARGEST:
             return f"{where}the value is {complaint(float(cell))}"
     return None

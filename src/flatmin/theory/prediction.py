@@ -18,6 +18,9 @@ from flatmin.theory.minimal_sharpness import (
     vanishing_scale_limit,
 )
 from flatmin.theory.multivariate import SharpnessBounds, multivariate_bounds
+from flatmin.theory.slowest_direction import descent_steps
+
+MANY_STEPS = 1e5  # from here on, slow descent is worth a note
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,7 @@ class Prediction:
             "largest_eigenvalue": data.largest_eigenvalue,
             "condition_number": data.condition_number,
             "risk_min": data.risk_min,
+            "preparation": list(data.preparation),
             "depth": self.depth,
             "output_norm": self.output_norm,
             "minimal_sharpness": {
@@ -102,6 +106,15 @@ class Prediction:
             notes.append(
                 "several targets: S_min is bracketed, and the critical rate is 2 over its lower "
                 "bound"
+            )
+        steps = None
+        if self.exact is not None:
+            steps = descent_steps(self.regression, self.depth, self.output_norm)
+        if steps is not None and steps > MANY_STEPS:
+            notes.append(
+                f"descent is slow on these data: near the flattest minimiser, at half the critical "
+                f"rate, it takes {steps:.1g} steps to divide the risk along the direction of the "
+                f"smallest eigenvalue ({self.regression.smallest_eigenvalue:.3g}) by 1000"
             )
         if self.depth == 1:
             notes.append("at depth 1 the risk is quadratic: its sharpness is the same everywhere")
