@@ -97,7 +97,7 @@ def sharpening_tables(small=(DIPPING, DIPPING, RISING), large=(FALLING,) * 3):
                  "initial_sharpness": way[0], "sharpness": way[-1], "minimal_sharpness": 20.0}
             )  # fmt: skip
             traces += [
-                {"run": run, "step": 5 * i, "sharpness": float(s), "risk": 10.0 ** (-2 * i)}
+                {"run": run, "step": 5 * i, "sharpness": float(s), "excess_risk": 10.0 ** (-2 * i)}
                 for i, s in enumerate(way)
             ]
     name = "beyond-progressive-sharpening"

@@ -149,7 +149,7 @@ def theorem_3(runs: Evidence) -> list[Record]:
     """
     hypothesis = "gradient flow, d_L = 1, p = 1, (A1)"
     time = runs.time
-    if not runs.plain or time is None or not {"risk", "gradient"} <= set(runs.trace):
+    if not runs.plain or time is None or not {"excess_risk", "gradient"} <= set(runs.trace):
         return [not_applicable("theorem-3", hypothesis, "not measured along gradient flow")]
     excess, gradient = runs.risk, runs.trace["gradient"]
     assert excess is not None
@@ -196,7 +196,7 @@ def lemma_7(runs: Evidence) -> list[Record]:
     saddle mu is almost 0.
     """
     hypothesis = "gradient flow of a linear network"
-    if runs.time is None or not {"risk", "gradient", "gradient_floor"} <= set(runs.trace):
+    if runs.time is None or not {"excess_risk", "gradient", "gradient_floor"} <= set(runs.trace):
         return [not_applicable("lemma-7", hypothesis, "not measured along gradient flow")]
     assert runs.risk is not None
     gone = runs.risk <= 0.5 * runs.risk[0]

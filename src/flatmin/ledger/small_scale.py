@@ -92,7 +92,7 @@ def corollary_2(runs: Evidence) -> list[Record]:
 
 
 def _applicable(runs: Evidence) -> bool:
-    return runs.plain and {"risk", "gradient"} <= set(runs.trace)
+    return runs.plain and {"excess_risk", "gradient"} <= set(runs.trace)
 
 
 def vanishing_scale_limit(cases: Sequence[Evidence]) -> list[Record]:

@@ -281,7 +281,8 @@ def _sharpness_by_risk(
         for run in group.index:
             trace = traces[traces["run"] == run].sort_values("step")
             # Risk falls along gradient flow; rounding at its end must not turn the axis back.
-            share = np.minimum.accumulate(trace["risk"].to_numpy() / trace["risk"].iloc[0])
+            excess = trace["excess_risk"].to_numpy()
+            share = np.minimum.accumulate(excess / excess[0])
             logs = np.log(trace["sharpness"].to_numpy() / least[run])
             ways.append(np.interp(-np.log(left), -np.log(np.maximum(share, 1e-300)), logs))
         colour = _COLOURS[i % len(_COLOURS)]

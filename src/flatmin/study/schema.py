@@ -11,7 +11,7 @@ import pyarrow
 
 pa: Any = pyarrow
 
-VERSION = "1"
+VERSION = "2"
 
 _NUMBER, _WHOLE, _WORD, _YES = pa.float64(), pa.int64(), pa.string(), pa.bool_()
 _LAYERS = pa.list_(pa.float64())
@@ -54,10 +54,18 @@ TRACE_COLUMNS: tuple[tuple[str, Any, str], ...] = (
     ("run", _WHOLE, "number of the run, as in the table of runs"),
     ("step", _WHOLE, "steps taken so far"),
     ("time", _NUMBER, "time of gradient flow; null for descent"),
-    ("risk", _NUMBER, "excess risk R - R_min"),
+    ("excess_risk", _NUMBER, "excess risk R - R_min"),
+    ("excess_risk_low", _NUMBER, "its least value since the record before; null for flow"),
+    ("excess_risk_high", _NUMBER, "its largest value since the record before; null for flow"),
     ("distance", _NUMBER, "|w - w*|^2"),
+    ("distance_low", _NUMBER, "its least value since the record before; null for flow"),
+    ("distance_high", _NUMBER, "its largest value since the record before; null for flow"),
     ("gradient", _NUMBER, "norm of the gradient"),
+    ("gradient_low", _NUMBER, "its least value since the record before; null for flow"),
+    ("gradient_high", _NUMBER, "its largest value since the record before; null for flow"),
     ("sharpness", _NUMBER, "sharpness"),
+    ("sharpness_low", _NUMBER, "the smaller one of this step and the one before; null for flow"),
+    ("sharpness_high", _NUMBER, "the larger one of this step and the one before; null for flow"),
     ("sharpness_residual", _NUMBER, "its residual"),
     ("spectral_norm", _LAYERS, "|W_k|_2, k = 1..L"),
     ("rank_one_defect", _LAYERS, "|W_k|_F^2 - |W_k|_2^2, k = 1..L"),

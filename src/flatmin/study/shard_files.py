@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from flatmin.dynamics.outcome import State
+from flatmin.dynamics.outcome import RENAMED, State
 from flatmin.errors import DataError
 from flatmin.training import EDGE_SHARE
 
@@ -124,5 +124,14 @@ def gather(paths: list[Path], schema: pa.Schema) -> pa.Table:
     """
     if not paths:
         return schema.empty_table()
-    tables = [read(path).cast(schema) for path in paths]
+    tables = [_current(read(path), schema) for path in paths]
     return pa.concat_tables(tables).sort_by("run").combine_chunks()
+
+
+def _current(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """A table of this or an earlier schema in this one: new names, and null for new columns."""
+    table = table.rename_columns([RENAMED.get(name, name) for name in table.column_names])
+    for field in schema:
+        if field.name not in table.column_names:
+            table = table.append_column(field, pa.nulls(len(table), field.type))
+    return table.select(schema.names).cast(schema)
