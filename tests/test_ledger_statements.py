@@ -126,7 +126,7 @@ def long_p(runs: Evidence) -> Evidence:
 
 def standing_still(runs: Evidence) -> Evidence:
     """Network 2 as if it had come to rest before a minimiser: without gradient, with risk."""
-    still = cases.spoilt_trace(runs, BROKEN, risk=lambda r: np.where(np.isnan(r), r, r[0]))
+    still = cases.spoilt_trace(runs, BROKEN, excess_risk=lambda r: np.where(np.isnan(r), r, r[0]))
     return cases.spoilt(still, BROKEN, converged=lambda c: False)
 
 

@@ -25,7 +25,7 @@ from flatmin.paper.beyond_figures import (
     slopes,
     working_rates,
 )
-from flatmin.paper.claims import Claim, between, finished, judge, within
+from flatmin.paper.claims import Claim, between, finished, judge, median_between, within
 from flatmin.paper.tables import Item, StudyTables, Tables
 
 __all__ = ["ITEMS", "STUDIES", "Item", "StudyTables", "Tables"]
@@ -43,15 +43,15 @@ def noisy_gelu(tables: Tables) -> list[Claim]:
         shares = group["sharpness"] / group["edge"]
         medians, died = shares.groupby(group["scale"]).median(), int(dead(group).sum())
         claims.append(
-            within(
+            median_between(
                 f"beyond-noisy-gelu-edge-{rate:g}",
                 "beyond-noisy-gelu",
                 f"at rate {rate:g} GELU networks on noisy data end at the edge of stability: "
                 f"median of S eta/2 over all scales (medians of single scales "
                 f"{medians.min():.3f} to {medians.max():.3f}; {died} of {len(group)} runs died)",
-                float(shares.median()),
-                1.0,
-                0.1,
+                shares,
+                0.9,
+                1.1,
             )
         )
     return claims
