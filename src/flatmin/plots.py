@@ -121,10 +121,8 @@ def training_figure(trace: Any, title: str, edge: float | None, least: float | N
         if name in trace and (trace[name] > 0).any():
             draw_trace(left, along, trace, name, colour, label)
     left.set(ylabel="distance and excess risk", yscale="log")
-    if (
-        "excess_risk" in trace
-        and (trace["excess_risk"] < -1e-6 * trace["excess_risk"].iloc[0]).any()
-    ):
+    excess = trace.get("excess_risk")
+    if excess is not None and (excess < -1e-6 * excess.iloc[0]).any():
         # A network that is not linear can do better than every linear map.
         left.text(
             0.98, 0.96, "below R_min: not shown", transform=left.transAxes, ha="right", va="top",

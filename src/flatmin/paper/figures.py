@@ -135,7 +135,7 @@ def sharpness_figure(
     panel.set(xlabel="scale of initialisation", ylabel="sharpness", yscale="log")
     # What a network has before training can be smaller by orders of magnitude.
     levels = [*shown, exact, *(value for _, value in bounds)]
-    low = max(min(levels), exact / 200.0)
+    low = max(min(levels), exact / 1000.0)
     panel.set_ylim(low / 1.6, 1.6 * max(levels))
     if max(levels) / low < 1e3:
         plain_log_ticks(panel.yaxis)
