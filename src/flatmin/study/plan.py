@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass, replace
 
-from flatmin.dynamics.outcome import NETWORK_MEASURES
+from flatmin.dynamics.outcome import NETWORK_MEASURES, Recording
 from flatmin.network import Architecture
 from flatmin.seeds import Coordinate
 from flatmin.study.grid import Point
@@ -185,7 +185,10 @@ def recorded_steps(study: Study, steps: int) -> float:
     """What the records of a run cost, in steps: about ten for a sharpness, one for the rest."""
     if study.record.every is None:
         return 0.0
-    each = 10.0 if "sharpness" in study.record.quantities else 1.0
+    each = 1.0
+    if "sharpness" in study.record.quantities:
+        descent = study.method.name == "descent"
+        each = 10.0 * (min(Recording.sharpness_steps, study.record.every) if descent else 1)
     return each * (1 + records(study, steps))
 
 
