@@ -110,14 +110,19 @@ def test_depth_thresholds(factor, verdict):
     rows = pd.DataFrame(
         {
             "depth": 10,
-            "learning_rate": np.repeat(rates, 5),
-            "distance": np.repeat(np.where(rates < factor * critical, 1e-9, 0.5), 5),
+            "learning_rate": np.repeat(rates, 10),
+            "distance": np.repeat(np.where(rates < factor * critical, 1e-9, 0.5), 10),
         }
     )
     found = verdicts(claims.depth_thresholds(rows, DATA))
     assert found == {"2-threshold-10-exact": verdict, "2-threshold-10-paper": verdict}
     never = rows.assign(distance=0.5)
     assert set(verdicts(claims.depth_thresholds(never, DATA)).values()) == {FAILS}
+    few = claims.depth_thresholds(rows.groupby("learning_rate").head(9), DATA)
+    assert set(verdicts(few).values()) == {UNDECIDED}
+    assert {claim.needs for claim in few} == {
+        "at least 10 runs at each depth and rate; there are 9"
+    }
 
 
 def test_divergence_rises():
