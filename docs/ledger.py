@@ -147,7 +147,7 @@ def descent_runs(rate: float) -> Evidence:
     addresses = [("descent", i) for i in range(RUNS)]
     start = flatmin.initialise(network, "zero-layer", SCALE, 0, addresses)
     steps = int(TIME / rate)
-    recording = Recording(max(1, steps // RECORDS), ("risk", "gradient", *LAST))
+    recording = Recording(max(1, steps // RECORDS), ("excess_risk", "gradient", *LAST))
     outcome = flatmin.descend(samples.regression(), start, rate, steps, recording=recording)
     return evidence_of(samples, start, outcome, init="zero-layer", scale=SCALE, learning_rate=rate)
 

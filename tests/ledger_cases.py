@@ -174,7 +174,7 @@ def synthetic(
         np.zeros(2),
         np.ones(2),
         np.zeros(2),
-        {"risk": np.array([[1e-6, 1e-6], [1e-9, 1e-9]])},
+        {"excess_risk": np.array([[1e-6, 1e-6], [1e-9, 1e-9]])},
         {"theta": np.full((2, depth), theta)},
         error=np.full(2, 1e-9),
     )

@@ -20,7 +20,7 @@ repetitions = 30
 problem = { generator = "gaussian", n = 30, d = 5 }
 architecture = {}
 method = { steps = 4000 }
-record = { every = 1000, quantities = ["risk", "sharpness"] }
+record = { every = 1000, quantities = ["excess_risk", "sharpness"] }
 
 [grid]
 depth = [3, 6]

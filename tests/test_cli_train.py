@@ -60,7 +60,9 @@ def test_out_writes_what_can_be_read_without_flatmin(monkeypatch, capsys, tmp_pa
     }
     trace = pd.read_parquet(out_dir / "trace.parquet")
     assert list(trace["step"][:3]) == [0, 5, 10]
-    assert {"risk", "distance", "sharpness", "sharpness_residual", "spectral_norm_1"} <= set(trace)
+    assert {"excess_risk", "distance", "sharpness", "sharpness_residual", "spectral_norm_1"} <= set(
+        trace
+    )
     summary = json.loads((out_dir / "summary.json").read_text())
     with np.load(out_dir / "final.npz") as final:
         layers = [final[f"W{k}"] for k in range(1, 11)]

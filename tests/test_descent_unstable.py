@@ -29,7 +29,7 @@ def start() -> Ensemble:
 
 def run(start: Ensemble, steps: int = STEPS, **options: Any) -> Outcome:
     data = paper_samples("linear").regression()
-    recording = Recording(EVERY, ("risk", "gradient"))
+    recording = Recording(EVERY, ("excess_risk", "gradient"))
     return descend(data, start, RATE, steps, recording=recording, **options)
 
 
@@ -63,7 +63,7 @@ def test_it_ends_at_a_stable_one(start: Ensemble, alone: Outcome) -> None:
 
 
 def test_its_trace_goes_on_and_shows_the_way_out(alone: Outcome) -> None:
-    risk = alone.trace.values["risk"][:, 0]
+    risk = alone.trace.values["excess_risk"][:, 0]
     assert np.isfinite(risk).all()
     assert len(risk) == 1 + STEPS // EVERY
     near = PASSES // EVERY

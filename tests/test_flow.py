@@ -92,7 +92,7 @@ def test_the_trace_of_a_flow():
     for i in range(7):
         frame = traced.trace.frame(i)
         assert frame["time"].is_monotonic_increasing
-        assert (frame["risk"].diff().dropna() <= 1e-12).all()
+        assert (frame["excess_risk"].diff().dropna() <= 1e-12).all()
         assert frame["distance"].iloc[-1] < 1e-12
     np.testing.assert_allclose(values["sharpness"][0], sharpness(data, ensemble).value, rtol=1e-6)
     last = [traced.trace.frame(i)["sharpness"].iloc[-1] for i in range(7)]

@@ -125,7 +125,10 @@ def test_small_weights_leave_the_saddles():
     assert np.all(outcome.distance < 1e-15)
     zero = Ensemble.from_flat(architecture, np.zeros((1, architecture.parameters)))
     stuck = flow(
-        samples.regression(), zero, max_steps=30, recording=Recording(3, ("risk", "sharpness"))
+        samples.regression(),
+        zero,
+        max_steps=30,
+        recording=Recording(3, ("excess_risk", "sharpness")),
     )
     assert stuck.state[0] == State.STALLED.value
     assert np.all(stuck.trace.values["sharpness"] == 0.0)
@@ -209,7 +212,7 @@ def test_the_trace_of_a_flow():
         frame = traced.trace.frame(i)
         assert frame["time"].is_monotonic_increasing
         assert frame["time"].iloc[-1] == traced.extras["time"][i]
-        assert (frame["risk"].diff().dropna() <= 1e-12).all()
+        assert (frame["excess_risk"].diff().dropna() <= 1e-12).all()
         assert frame["distance"].iloc[-1] == traced.distance[i] < 1e-15
         for record, weights in ((0, ensemble), (-1, traced.ensemble)):
             top = largest_eigenvalue(samples, architecture, weights.flat()[i])
@@ -236,10 +239,12 @@ def test_recorded_gradients_lie_between_floor_and_ceiling():
     assert np.all(layers[there] <= ceiling[there] * (1 + 1e-9))
     # The gradient's norm comes from the integrator, its layers' norms from the measure.
     np.testing.assert_allclose(np.sqrt(np.sum(layers**2, axis=2)), values["gradient"], rtol=1e-9)
-    # Along the flow dR/dt = -|grad|^2: the records of 'risk' agree with those of 'gradient'.
-    fine = flow(data, start(SQUARE, 1), end=5.0, recording=Recording(1, ("risk", "gradient")))
+    # Along the flow dR/dt = -|grad|^2: the records of 'excess_risk' agree with those of 'gradient'.
+    fine = flow(
+        data, start(SQUARE, 1), end=5.0, recording=Recording(1, ("excess_risk", "gradient"))
+    )
     frame = fine.trace.frame()
-    slope = np.gradient(frame["risk"], frame["time"])
+    slope = np.gradient(frame["excess_risk"], frame["time"])
     np.testing.assert_allclose(slope[1:-1], -(frame["gradient"] ** 2)[1:-1], rtol=0.3, atol=1e-4)
 
 
@@ -292,7 +297,9 @@ def test_the_command_takes_two_targets(monkeypatch, capsys, tmp_path, table):
     assert summary["widths"] == [3, 3, 2]
     assert summary["invariant_drift"] < 1e-6
     trace = pd.read_parquet(out_dir / "trace.parquet")
-    assert {"time", "risk", "sharpness", "layer_gradient_3", "gradient_floor_1"} <= set(trace)
+    assert {"time", "excess_risk", "sharpness", "layer_gradient_3", "gradient_floor_1"} <= set(
+        trace
+    )
     frame = pd.read_csv(table)
     exact = np.linalg.lstsq(frame[["a", "b", "c"]], frame[["y", "z"]], rcond=None)[0].T
     with np.load(out_dir / "final.npz") as final:

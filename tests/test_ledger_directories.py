@@ -109,6 +109,17 @@ def assert_same_regression(one: Regression, other: Regression) -> None:
         assert np.array_equal(a, b)
 
 
+def test_a_trace_with_the_older_name_of_the_excess_risk_is_read(saved: Any, tmp_path: Path) -> None:
+    name = next(iter(RUNS))
+    _, directory = saved[name]
+    old = tmp_path / "old"
+    shutil.copytree(directory, old)
+    frame = pd.read_parquet(old / FILES["trace"])
+    frame.rename(columns={"excess_risk": "risk"}).to_parquet(old / FILES["trace"], index=False)
+    (now,), (then,) = read_directory(directory), read_directory(old)
+    assert np.array_equal(now.risk, then.risk)
+
+
 @pytest.mark.parametrize("name", [n for n in RUNS if n not in ("nonlinear", "diverged")])
 def test_a_run_read_back_is_the_run_in_memory(saved: Any, name: str) -> None:
     run, directory = saved[name]
@@ -125,7 +136,7 @@ def test_a_run_read_back_is_the_run_in_memory(saved: Any, name: str) -> None:
     np.testing.assert_allclose(read.sharpness, kept.sharpness, rtol=1e-6)
     assert set(kept.trace) <= set(read.trace)
     # Records that are not there (a step was rejected, or the run has ended) are not written.
-    known = ~np.isnan(kept.trace["risk"][:, 0])
+    known = ~np.isnan(kept.trace["excess_risk"][:, 0])
     for quantity, values in kept.trace.items():
         np.testing.assert_array_equal(read.trace[quantity], values[known])
     for quantity, values in kept.last.items():
@@ -198,7 +209,7 @@ initialisation = { name = "balanced", scale = 0.9 }
 
 [record]
 every = 40
-quantities = ["risk", "gradient", "gradient_floor", "drift", "spectral_norm", "map_gradient"]
+quantities = ["excess_risk", "gradient", "gradient_floor", "drift", "spectral_norm", "map_gradient"]
 
 [grid]
 learning_rate = [0.0005, 0.001, 0.002, 4.0]
@@ -216,7 +227,7 @@ kind = "residual"
 
 [record]
 every = 4
-quantities = ["risk", "gradient", "gradient_floor", "drift", "theta"]
+quantities = ["excess_risk", "gradient", "gradient_floor", "drift", "theta"]
 
 [grid]
 depth = [2, 3]
@@ -243,7 +254,14 @@ def test_a_study_of_descent(studies: dict[str, Path]) -> None:
     # Runs at the largest rate diverge and are no evidence.
     assert len(runs) == 9
     assert sorted(set(runs.learning_rate)) == [0.0005, 0.001, 0.002]
-    quantities = ("risk", "gradient", "gradient_floor", "drift", "spectral_norm", "map_gradient")
+    quantities = (
+        "excess_risk",
+        "gradient",
+        "gradient_floor",
+        "drift",
+        "spectral_norm",
+        "map_gradient",
+    )
     recording = Recording(40, quantities)
     again = descend(runs.regression, runs.initial, runs.learning_rate, 2000, recording=recording)
     np.testing.assert_array_equal(runs.steps, again.steps)

@@ -126,7 +126,7 @@ def long_p(runs: Evidence) -> Evidence:
 
 def standing_still(runs: Evidence) -> Evidence:
     """Network 2 as if it had come to rest before a minimiser: without gradient, with risk."""
-    still = cases.spoilt_trace(runs, BROKEN, risk=lambda r: np.where(np.isnan(r), r, r[0]))
+    still = cases.spoilt_trace(runs, BROKEN, excess_risk=lambda r: np.where(np.isnan(r), r, r[0]))
     return cases.spoilt(still, BROKEN, settled=lambda c: False)
 
 
@@ -137,9 +137,9 @@ def cut_short(runs: Evidence) -> Evidence:
 
 def above_r_0(runs: Evidence) -> Evidence:
     """As if the runs had begun above the risk of zero weights, against (A1)."""
-    risk = runs.trace["risk"].copy()
+    risk = runs.trace["excess_risk"].copy()
     risk[0] = 2.0 * runs.excess_at_zero
-    return replace(runs, trace=runs.trace | {"risk": risk})
+    return replace(runs, trace=runs.trace | {"excess_risk": risk})
 
 
 def false_s_min(lower: float, upper: float) -> Patch:

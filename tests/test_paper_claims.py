@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from flatmin.paper import claims
-from flatmin.paper.claims import FAILS, HOLDS
+from flatmin.paper.claims import FAILS, HOLDS, UNDECIDED
 from flatmin.paper.data import paper_samples
 from flatmin.theory.minimal_sharpness import critical_learning_rate, minimal_sharpness
 
@@ -86,7 +86,7 @@ def test_plateau():
     low = table(sharpness=20.0)
     assert verdicts(claims.plateau(low, "1b", [0.07], 2)) == {"1b-plateau-0.07": FAILS}
     gone = table(state="diverged")
-    assert verdicts(claims.plateau(gone, "1b", [0.07], 2)) == {"1b-plateau-0.07": FAILS}
+    assert verdicts(claims.plateau(gone, "1b", [0.07], 2)) == {"1b-plateau-0.07": UNDECIDED}
 
 
 def test_two_runs():
@@ -110,14 +110,19 @@ def test_depth_thresholds(factor, verdict):
     rows = pd.DataFrame(
         {
             "depth": 10,
-            "learning_rate": np.repeat(rates, 5),
-            "distance": np.repeat(np.where(rates < factor * critical, 1e-9, 0.5), 5),
+            "learning_rate": np.repeat(rates, 10),
+            "distance": np.repeat(np.where(rates < factor * critical, 1e-9, 0.5), 10),
         }
     )
     found = verdicts(claims.depth_thresholds(rows, DATA))
     assert found == {"2-threshold-10-exact": verdict, "2-threshold-10-paper": verdict}
     never = rows.assign(distance=0.5)
     assert set(verdicts(claims.depth_thresholds(never, DATA)).values()) == {FAILS}
+    few = claims.depth_thresholds(rows.groupby("learning_rate").head(9), DATA)
+    assert set(verdicts(few).values()) == {UNDECIDED}
+    assert {claim.needs for claim in few} == {
+        "at least 10 runs at each depth and rate; there are 9"
+    }
 
 
 def test_divergence_rises():
@@ -167,4 +172,36 @@ def test_gelu_small_scale():
     bad = claims.gelu_small_scale(table(sharpness=900.0), DATA, 10)
     assert verdicts(bad) == {"7-linear-bounds": FAILS}
     none = claims.gelu_small_scale(table(excess_risk=1.0), DATA, 10)
-    assert verdicts(none) == {"7-linear-bounds": FAILS}
+    assert verdicts(none) == {"7-linear-bounds": UNDECIDED}
+    assert none[0].measured is None
+
+
+@pytest.mark.parametrize("n", [6, 7, 20, 61])
+def test_the_interval_of_a_median_covers_it_as_often_as_it_says(n):
+    """Counted over all ways in which n values fall on either side of the median."""
+    from math import comb
+
+    low, high = claims.median_interval(np.arange(n))
+    assert low + high == n - 1
+    # The interval misses the median if no more than `low` values lie on one side of it.
+    missed = 2 * sum(comb(n, k) for k in range(int(low) + 1)) / 2**n
+    wider = 2 * sum(comb(n, k) for k in range(int(low) + 2)) / 2**n
+    assert missed <= 0.05 < wider
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict", "needs"),
+    [
+        ([1.0] * 5, UNDECIDED, "at least 6 runs; there are 5"),
+        ([], UNDECIDED, "at least 6 runs; there are 0"),
+        ([1.0] * 6, HOLDS, ""),
+        ([2.0] * 6, FAILS, ""),
+        ([1.0] * 10 + [2.0] * 9, UNDECIDED, "more runs than 19"),
+        ([1.0] * 18 + [2.0], HOLDS, ""),
+    ],
+)
+def test_too_few_runs_leave_a_median_undecided(values, verdict, needs):
+    claim = claims.median_between("id", "7", "the median", values, 0.9, 1.05)
+    assert claim.verdict == verdict
+    assert claim.needs.startswith(needs)
+    assert bool(claim.needs) == (verdict == UNDECIDED)

@@ -65,6 +65,7 @@ def descend(
     rates = pack(np.broadcast_to(rate, networks)).reshape(blocks, lanes)
     todo = pack(np.broadcast_to(steps if left is None else left, networks)).reshape(blocks, lanes)
     excess, square = np.zeros((blocks, lanes), dtype), np.zeros((blocks, lanes), dtype)
+    extremes = np.empty((blocks, 0, lanes), dtype)
     p = np.array([] if architecture.output is None else architecture.output, dtype)
     widths = np.array([architecture.inputs, *architecture.widths])
     cuts = [blocks * t // threads for t in range(threads + 1)]
@@ -77,7 +78,7 @@ def descend(
         descend_samples(
             tuple(dtype(0) for _ in range(lanes)), weights, widths, p, inputs, targets,
             ACTIVATION_CODES[architecture.activation_name], floor, rates, todo, excess, square,
-            0, steps // slices, check, tolerance, np.inf, limit, first, last,
+            extremes, 0, steps // slices, check, tolerance, np.inf, limit, first, last,
         )  # fmt: skip
 
     for _ in range(slices):

@@ -38,7 +38,7 @@ steps = [600, 400, 300]
 repetitions = [9, 7, 5]
 [record]
 every = 50
-quantities = ["risk", "distance", "sharpness", "alignment"]
+quantities = ["excess_risk", "distance", "sharpness", "alignment"]
 """
 DATASETS = """\
 datasets = 3
@@ -72,7 +72,7 @@ scale = 0.4
 name = "flow"
 [record]
 every = 20
-quantities = ["risk", "sharpness", "drift"]
+quantities = ["excess_risk", "sharpness", "drift"]
 """
 NONLINEAR = """\
 repetitions = 5
@@ -89,7 +89,7 @@ steps = 120
 learning_rate = [0.05, 5.0]
 [record]
 every = 40
-quantities = ["risk", "sharpness"]
+quantities = ["excess_risk", "sharpness"]
 """
 WIDE = """\
 repetitions = 3
@@ -214,13 +214,13 @@ def test_traces_are_those_of_the_engine():
         part = found[found.run == run.index].reset_index(drop=True)
         expected = trace.frame(place)
         assert list(part.step) == list(expected.step)
-        for name in ("risk", "distance", "sharpness", "sharpness_residual"):
+        for name in ("excess_risk", "distance", "sharpness", "sharpness_residual"):
             np.testing.assert_array_equal(part[name], expected[name])
         np.testing.assert_array_equal(np.stack(part.alignment)[:, 1], expected.alignment_2)
         assert part.theta.isna().all()
         assert part.time.isna().all()
     assert rows.schema.equals(ROWS_SCHEMA, check_metadata=True)
-    assert ROWS_SCHEMA.metadata[b"flatmin_schema_version"] == b"1"
+    assert ROWS_SCHEMA.metadata[b"flatmin_schema_version"] == b"2"
 
 
 def test_data_sets_and_critical_rates():
@@ -263,7 +263,7 @@ def test_rows_of_flow():
         assert table[name].isna().all()
     part = traces.to_pandas().query("run == 2")
     assert part.time.is_monotonic_increasing
-    assert part.risk.iloc[0] > part.risk.iloc[-1]
+    assert part.excess_risk.iloc[0] > part.excess_risk.iloc[-1]
 
 
 def test_rows_of_nonlinear_networks():

@@ -403,6 +403,13 @@ def test_a_large_study_is_planned_in_stretches():
     assert all(len(shard.stretches) == 1 for shard in shards)
 
 
+def test_the_excess_risk_has_an_older_name():
+    text = BASE + '\n[record]\nevery = 10\nquantities = ["{}", "sharpness"]\n'
+    old, new = (parse_spec(text.format(name)) for name in ("risk", "excess_risk"))
+    assert new.record.quantities == ("excess_risk", "sharpness")
+    assert old.canonical() == new.canonical()
+
+
 def test_every_column_and_key_is_documented():
     from pathlib import Path
 

@@ -68,10 +68,29 @@ def test_a_study_is_plain_parquet_in_a_directory(whole):
         assert list(frame.columns) == schema.names
         for path in (whole / folder).iterdir():
             metadata = pq.read_schema(path).metadata
-            assert metadata[b"flatmin_schema_version"] == b"1"
+            assert metadata[b"flatmin_schema_version"] == b"2"
     rows = Store.open(whole).read_rows()
     assert rows.schema.equals(ROWS_SCHEMA, check_metadata=True)
     assert rows["run"].to_pylist() == list(range(STUDY.runs))
+
+
+def test_a_study_of_the_first_schema_stays_readable(whole, tmp_path):
+    """Version 1 called the excess risk of a trace risk, and had no extremes between records."""
+    out = copy(whole, tmp_path / "out")
+    now = Store.open(whole).read_traces()
+    added = [name for name in now.column_names if name.endswith(("_low", "_high"))]
+    for path in (out / "traces").iterdir():
+        table = pq.read_table(path)
+        marks = table.schema.metadata | {b"flatmin_schema_version": b"1"}
+        table = table.drop_columns(added)
+        names = ["risk" if name == "excess_risk" else name for name in table.column_names]
+        pq.write_table(table.rename_columns(names).replace_schema_metadata(marks), path)
+    then = Store.open(out).read_traces()
+    assert then.schema.equals(TRACES_SCHEMA, check_metadata=True)
+    assert then.drop_columns(added).equals(now.drop_columns(added))
+    assert then["excess_risk"].null_count == 0
+    assert all(then[name].null_count == len(then) for name in added)
+    assert Store.open(out).read_rows().equals(Store.open(whole).read_rows())
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])

@@ -9,7 +9,7 @@ registers (measured at d = 5, 20 and 64).
 from __future__ import annotations
 
 from flatmin.compiling import inlined
-from flatmin.simd import fma, load, plus, splat, store, times
+from flatmin.simd import fma, load, plus, splat, store, times, where_less
 
 
 @inlined
@@ -124,3 +124,12 @@ def scale_into(zero, n, factor, x, x_at, y, y_at, width):
     """y = factor x."""
     for j in range(0, width, n):
         store(y, y_at + j, times(factor, load(zero, x, x_at + j)))
+
+
+@inlined
+def widen(zero, n, extremes, at, value):
+    """extremes[at] and the vector after it become the least and the largest with `value`."""
+    low = load(zero, extremes, at)
+    high = load(zero, extremes, at + n)
+    store(extremes, at, where_less(value, low, value, low))
+    store(extremes, at + n, where_less(high, value, value, high))

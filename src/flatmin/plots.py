@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from flatmin.atomic import writing
 from flatmin.theory.prediction import Prediction, flattest_of
 
@@ -109,31 +111,66 @@ def plain_log_ticks(axis: Any) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
+def legend_above(panel: Any, columns: int) -> None:
+    """The legend over its panel, where it covers no curve."""
+    if panel.get_legend_handles_labels()[1]:
+        panel.legend(
+            frameon=False, fontsize=8, ncols=columns, loc="lower left", bbox_to_anchor=(0.0, 1.0),
+            borderaxespad=0.2, columnspacing=1.0, handlelength=1.4,
+        )  # fmt: skip
+
+
+def draw_trace(
+    panel: Any, along: Any, trace: Any, name: str, colour: str, label: str | None
+) -> None:
+    """A recorded quantity on a logarithmic axis: all that lies between its extremes, or its line.
+
+    Of gradient descent the extremes since the record before are known (`Recording`); a line through
+    the records themselves would hide that it alternates from step to step.
+    """
+    ends = [trace[end] for end in (f"{name}_low", f"{name}_high") if end in trace]
+    ends = [end.where(end > 0) for end in ends if end.notna().any()]
+    if len(ends) != 2:
+        panel.plot(along, trace[name].where(trace[name] > 0), color=colour, label=label)
+        return
+    panel.fill_between(along, *ends, color=colour, alpha=0.3, lw=0)
+    for end, words in zip(ends, (label, None), strict=True):
+        panel.plot(along, end, color=colour, lw=0.7, label=words)
+
+
 def training_figure(trace: Any, title: str, edge: float | None, least: float | None) -> Figure:
     """One run: distance and risk; sharpness with 2/eta and S_min; layer norms and alignment.
 
-    A flow is drawn against the integrator's steps: in time it waits long and then leaves at once.
+    A flow is drawn against its time, see `_flow_time`.
     """
-    figure, (left, middle, right) = new_figure(3, width=12.0, height=3.6)
+    figure, panels = new_figure(3, width=12.0, height=3.8)
+    left, middle, right = panels
     figure.suptitle(title)
-    along, x = trace["step"], "step"
+    along, words, linear = trace["step"], "step", None
     if "time" in trace:
-        x = f"integrator step (t = {trace['time'].iloc[-1]:.2g} at the end)"
+        along, words, linear = _flow_time(trace)
     for name, colour, label in (
         ("distance", BLUE, "|w - w*|²"),
-        ("risk", ORANGE, "risk - R_min"),
+        ("excess_risk", ORANGE, "risk - R_min"),
     ):
         if name in trace and (trace[name] > 0).any():
-            left.plot(along, trace[name].where(trace[name] > 0), color=colour, label=label)
-    left.set(xlabel=x, ylabel="distance and excess risk", yscale="log")
+            draw_trace(left, along, trace, name, colour, label)
+    left.set(ylabel="distance and excess risk", yscale="log")
+    excess = trace.get("excess_risk")
+    if excess is not None and (excess < -1e-6 * excess.iloc[0]).any():
+        # A network that is not linear can do better than every linear map.
+        left.text(
+            0.98, 0.96, "below R_min: not shown", transform=left.transAxes, ha="right", va="top",
+            fontsize=8,
+        )  # fmt: skip
     left.set_ylim(bottom=max(left.get_ylim()[0], 1e-20))
     if "sharpness" in trace:
-        middle.plot(along, trace["sharpness"], color=BLUE, label="sharpness")
+        draw_trace(middle, along, trace, "sharpness", BLUE, "sharpness")
     if edge is not None:
         middle.axhline(edge, color=RED, ls="--", label="2 / learning rate")
     if least is not None:
         middle.axhline(least, color=GREEN, ls=":", label="S_min, exact")
-    middle.set(xlabel=x, ylabel="sharpness", yscale="log")
+    middle.set(ylabel="sharpness", yscale="log")
     low, high = middle.get_ylim()
     if high < 1.001 * low:  # at depth 1 the sharpness is the same everywhere
         middle.set_ylim(low / 1.5, 1.5 * high)
@@ -147,11 +184,32 @@ def training_figure(trace: Any, title: str, edge: float | None, least: float | N
     ):
         for i, name in enumerate(names):
             right.plot(along, trace[name], color=colour, lw=0.9, label=label if i == 0 else None)
-    right.set(xlabel=x, ylabel="per layer", ylim=(0.0, None))
-    for panel in (left, middle, right):
-        if panel.get_legend_handles_labels()[1]:
-            panel.legend(frameon=False, fontsize=8)
+    right.set(ylabel="per layer, at the records", ylim=(0.0, None))
+    for panel in panels:
+        panel.set_xlabel(words)
+        if linear is not None:
+            panel.set_xscale("symlog", linthresh=linear, linscale=1.5)
+        margin = 0.0 if linear is not None else 0.03 * float(along.max())
+        panel.set_xlim(float(along.min()) - margin, float(along.max()) + margin)
+        legend_above(panel, 3)
     return figure
+
+
+def _flow_time(trace: Any) -> tuple[Any, str, float | None]:
+    """Where to draw a flow: its time, what the axis is called, and how much of it is linear.
+
+    Near a saddle a flow waits long and leaves at once: then time is counted from where half of the
+    excess risk is gone, linear as long as it takes to fall from 90 to 10 %, logarithmic beyond.
+    """
+    time, excess = trace["time"], trace.get("excess_risk")
+    if excess is not None and float(excess.iloc[-1]) < 0.1 * float(excess.iloc[0]):
+        first, half, last = (
+            float(time[excess <= share * excess.iloc[0]].iloc[0]) for share in (0.9, 0.5, 0.1)
+        )
+        if half > 10.0 * (last - first) > 0.0:
+            words = f"time from t = {half:.4g}, half of the excess risk"
+            return time - half, words, 10.0 ** np.ceil(np.log10(last - first))
+    return time, "time t", None
 
 
 def study_figure(found: Facets, x: str, y: str, by: str | None, log: bool) -> Figure:

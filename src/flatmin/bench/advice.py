@@ -3,8 +3,8 @@
 For each table the advised rate is run by the few lines of NumPy below, which share nothing with the
 engine, on networks drawn by NumPy's own generator. It *fails* in a run that has not learned when
 the steps named are over. It should fail in at most 2 % of the runs, and no rate three times as
-large or more should do as well (`factor`: the largest rate found that does, over the advised one; the
-search for it runs on the engine, upwards to the ceiling 2/S_min).
+large or more should do as well (`factor`: the largest rate found that does, over the advised
+one; the search for it runs on the engine, upwards to the ceiling 2/S_min).
 """
 
 from __future__ import annotations

@@ -23,7 +23,8 @@ def reproduce(
     out: Annotated[str, typer.Option(help="Folder for figures, data and report.")] = "reproduction",
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Regenerate the paper's figures and judge its claims."""
+    """Regenerate the paper's figures and judge its claims; exit code 1 if one fails."""
+    from flatmin.paper.claims import FAILS
     from flatmin.paper.reproduce import reproduce as run
 
     directory = Path(out)
@@ -33,8 +34,10 @@ def reproduce(
         from json import dumps
 
         print(dumps(report.as_dict(), indent=2, allow_nan=False))
-        return
-    _print_report(report, directory)
+    else:
+        _print_report(report, directory)
+    if report.count(FAILS):
+        raise typer.Exit(1)
 
 
 def _print_report(report: Report, directory: Path) -> None:
@@ -52,11 +55,12 @@ def _print_report(report: Report, directory: Path) -> None:
         for claim in report.claims
     ]
     print_table(("Claim", "Expected", "Measured", "Tolerance", "Verdict"), rows)
-    failed = sum(claim.verdict == FAILS for claim in report.claims)
-    count = len(report.claims)
+    needs = [f"{claim.id} needs {claim.needs}" for claim in report.claims if claim.needs]
+    if needs and report.preset == "quick":
+        needs.append("`flatmin reproduce` without --preset quick has more runs")
     print_lines(
-        f"{count - failed} of {count} claims hold; {report.seconds:.0f} s.",
-        [f"report: {directory / 'report.html'}", f"figures: {directory / 'figures'}"],
+        f"{report.verdicts()}; {report.seconds:.0f} s.",
+        [*needs, f"report: {directory / 'report.html'}", f"figures: {directory / 'figures'}"],
     )
 
 

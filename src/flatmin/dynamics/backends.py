@@ -142,6 +142,7 @@ class SamplesBackend:
             packed.left,
             packed.excess,
             packed.gradient,
+            packed.extremes,
             begin,
             steps,
             *self._stop,
@@ -173,23 +174,47 @@ class SamplesBackend:
         number: int,
         recording: Any,
     ) -> Float:
-        """Records one at a time; sharpness by Lanczos from the last eigenvector."""
+        """Records one at a time; sharpness by Lanczos from the last eigenvector.
+
+        The extremes of the distance are those of the steps at which sharpness is measured: the
+        kernel does not know it.
+        """
         sharp = packed.vectors is not None
-        lanes = packed.weights.shape[2]
-        out = np.full((records, 6 if sharp else 3, lanes), np.nan)
+        out = _blank(records, sharp, packed.weights.shape[2])
+        one_by_one, extremes = min(recording.sharpness_steps, every), packed.extremes[block]
         for record in range(records):
             before = packed.left[block].copy()
             if not np.any((packed.rate[block] > 0) & (before > 0)):
                 break
-            self.advance(packed, block, begin + record * every, every)
-            whole = (before - packed.left[block] == every) & np.isfinite(packed.excess[block])
-            if every == 0:
-                whole &= packed.rate[block] > 0
-            rows = [packed.excess[block], packed.distance[block], packed.gradient[block]]
-            if sharp and whole.any():
-                rows += self._sharpness(packed, block, whole, recording.sharpness_tolerance)
+            at = begin + record * every
+            if one_by_one < every or every == 0:
+                self.advance(packed, block, at, every - one_by_one)
+            found = []
+            for done in range(every - one_by_one, every) if every else (0,):
+                if every:
+                    self.advance(packed, block, at + done, 1)
+                going = before - packed.left[block] == done + (every > 0)
+                going &= np.isfinite(packed.excess[block])
+                if every == 0:
+                    going &= packed.rate[block] > 0
+                distance = packed.distance[block]
+                extremes[2] = np.minimum(extremes[2], distance)
+                extremes[3] = np.maximum(extremes[3], distance)
+                if sharp and going.any():
+                    found.append(
+                        self._sharpness(packed, block, going, recording.sharpness_tolerance)
+                    )
+            rows = [packed.excess[block], distance, packed.gradient[block]]
+            for i, row in enumerate(rows[:3]):
+                low, high = extremes[2 * i], extremes[2 * i + 1]
+                rows += [np.minimum(low, row), np.maximum(high, row)]
+            if found:
+                value, residual, products = np.stack(found, axis=1)
+                rows += [value[-1], residual[-1], products.sum(axis=0)]
+                rows += [value.min(axis=0), value.max(axis=0)]
             for column, row in enumerate(rows):
-                out[record, column, whole] = row[whole]
+                out[record, column, going] = row[going]
+            extremes[0::2], extremes[1::2] = np.inf, -np.inf
         return out
 
     def _sharpness(
@@ -212,6 +237,14 @@ class SamplesBackend:
     def _probe(self) -> Float:
         probe = start_vector(self.range_dimension)
         return probe / np.linalg.norm(probe)
+
+
+def _blank(records: int, sharp: bool, lanes: int) -> Float:
+    """Records `[record, quantity, lane]` as `trace_block` has them, not filled."""
+    from flatmin.dynamics.trace_kernel import COLUMNS, SHARPNESS_COLUMNS
+
+    quantities = len(COLUMNS) + (len(SHARPNESS_COLUMNS) if sharp else 0)
+    return np.full((records, quantities, lanes), np.nan)
 
 
 def _read_only(array: Float, kind: np.dtype[Any]) -> NDArray[Any]:
@@ -273,6 +306,7 @@ class LinearBackend:
             packed.excess,
             packed.gradient,
             packed.distance,
+            packed.extremes,
             begin,
             steps,
             *self._stop,
@@ -295,7 +329,7 @@ class LinearBackend:
 
         lanes = packed.weights.shape[2]
         sharp = packed.vectors is not None
-        out = np.full((records, 6 if sharp else 3, lanes), np.nan)
+        out = _blank(records, sharp, lanes)
         vector = packed.vectors[block].reshape(-1) if sharp else np.empty(0)
         trace_block(
             (0.0,) * lanes,
@@ -306,9 +340,11 @@ class LinearBackend:
             packed.excess[block],
             packed.gradient[block],
             packed.distance[block],
+            packed.extremes[block].reshape(-1),
             number,
             begin,
             every,
+            recording.sharpness_steps,
             *self._stop,
             self._table,
             vector,

@@ -41,6 +41,7 @@ from flatmin.dynamics import backends
 from flatmin.dynamics.endings import LEARNED_AT, Ending, State, check_share, observe, window
 from flatmin.dynamics.measures import LAYER_MEASURES, Task, columns, passes_nothing, task
 from flatmin.dynamics.outcome import Outcome, Recording, Trace
+from flatmin.dynamics.trace_kernel import COLUMNS, SHARPNESS_COLUMNS
 from flatmin.errors import SettingError
 from flatmin.memory import check_memory
 from flatmin.network import Ensemble, lane_count
@@ -172,12 +173,12 @@ def _observed(
     architecture = outcome.ensemble.architecture
     some = Ensemble.from_flat(architecture, outcome.ensemble.flat()[runs])
     patient = backends.choose(problem, architecture, _NO_TOLERANCE, np.dtype("float64"))
-    watch = Recording(1, ("risk", "gradient"))
+    watch = Recording(1, ("excess_risk", "gradient"))
     after = _Run(patient, scene, some, rates[runs], np.full(len(runs), float(length)), watch)
     after.finish(threads, None)
     seen = after.outcome(outcome.goal).trace
     assert seen is not None
-    excess, gradient = seen.values["risk"], seen.values["gradient"]
+    excess, gradient = seen.values["excess_risk"], seen.values["gradient"]
     idle = passes_nothing(scene, some, excess[0], gradient[0])
     return observe(excess, gradient, rates[runs], outcome.goal, idle)
 
@@ -240,7 +241,10 @@ def _per_network(name: str, values: ArrayLike, count: int, check: Any) -> Float:
 
 @dataclass
 class _Packed:
-    """One round's networks in lanes: weights, per-lane numbers, start vectors."""
+    """One round's networks in lanes: weights, per-lane numbers, start vectors.
+
+    `extremes` `[block, 6, lane]` are those of a stride that was begun, as `descend_block` has them.
+    """
 
     members: NDArray[np.int64]
     weights: NDArray[Any]
@@ -249,6 +253,7 @@ class _Packed:
     excess: NDArray[Any]
     gradient: NDArray[Any]
     distance: NDArray[Any]
+    extremes: NDArray[Any]
     vectors: Float | None
 
 
@@ -280,16 +285,11 @@ class _Run:
     def _prepare_trace(self, recording: Recording, count: int, parameters: int) -> None:
         records = 1 + int(self._budget.max()) // recording.every
         depth = self._architecture.depth
-        names = [name for name in recording.quantities if name != "sharpness"]
         if "sharpness" in recording.quantities:
-            names += ["sharpness", "sharpness_residual", "sharpness_products"]
             dimension = self._backend.range_dimension
             self._vectors = np.tile(start_vector(dimension), (count, 1))
-        shapes = {name: (records, count) for name in names if name not in LAYER_MEASURES}
-        tall: dict[str, tuple[int, ...]] = {
-            name: (records, count, columns(name, depth)) for name in recording.layers
-        }
-        shapes.update(tall)  # type: ignore[arg-type]
+        shapes: dict[str, tuple[int, ...]] = {name: (records, count) for name in recording.columns}
+        shapes |= {name: (records, count, columns(name, depth)) for name in recording.layers}
         numbers = sum(float(np.prod(shape)) for shape in shapes.values())
         check_memory(
             f"a trace of {records} records of {count} networks",
@@ -343,7 +343,8 @@ class _Run:
         """Steps that a slice may take."""
         cost = self._backend.step_flops * lanes
         if self._vectors is not None and self._recording is not None:
-            cost *= 1 + 10 / self._recording.every  # a sharpness costs about ten steps
+            often = min(self._recording.sharpness_steps, self._recording.every)
+            cost *= 1 + 10 * often / self._recording.every  # a sharpness costs about ten steps
         return max(1, int(_SLICE_FLOPS / cost))
 
     def _advance(self, packed: _Packed, block: int, begin: int, most: int) -> int:
@@ -354,12 +355,15 @@ class _Run:
             return most
         every = recording.every
         missing = every - begin % every
-        if most < missing:
-            self._backend.advance(packed, block, begin, most)
-            return most
+        # The steps at which sharpness is measured are not cut.
+        before = missing - min(recording.sharpness_steps, every)
+        if most < missing and before > 0:
+            steps = min(most, before)
+            self._backend.advance(packed, block, begin, steps)
+            return steps
         # The rest of a record that was begun, one record with its layers, or many in one go.
         single = missing < every or bool(recording.layers)
-        steps, records = (missing, 1) if single else (every, most // every)
+        steps, records = (missing, 1) if single else (every, max(1, most // every))
         number = begin // every + 1
         rows = self._backend.trace(packed, block, begin, steps, records, number, recording)
         self._keep(packed, block, number, rows)
@@ -371,13 +375,11 @@ class _Run:
         members = packed.members[block * lanes : (block + 1) * lanes]
         where = slice(first, min(first + rows.shape[0], len(self._steps)))
         rows = rows[: where.stop - where.start, :, : len(members)]
-        columns = ["risk", "distance", "gradient", *_SHARPNESS_COLUMNS][: rows.shape[1]]
-        for column, name in enumerate(columns):
+        for column, name in enumerate((*COLUMNS, *SHARPNESS_COLUMNS)[: rows.shape[1]]):
             if name in self._values:
                 values = rows[:, column]
-                self._values[name][where, members] = (
-                    np.sqrt(values) if name == "gradient" else values
-                )
+                squared = name.startswith("gradient")
+                self._values[name][where, members] = np.sqrt(values) if squared else values
         assert self._recording is not None
         if self._recording.layers and rows.shape[0]:
             flat = packed.weights[block].T[: len(members)].astype(float)
@@ -416,6 +418,9 @@ class _Run:
             padded[: len(members)] = values[members]
             return padded.reshape(-1, lanes)
 
+        watched = 6 if self._recording is not None else 0
+        extremes = np.full((packed.lanes.shape[0], watched, lanes), np.inf, self._backend.kind)
+        extremes[:, 1::2] = -np.inf
         vectors = None
         if self._vectors is not None:
             vectors = np.zeros((packed.lanes.shape[0] * lanes, self._vectors.shape[1]))
@@ -431,6 +436,7 @@ class _Run:
             column(self._excess),
             column(self._gradient),
             column(self._distance),
+            extremes,
             vectors,
         )
 
@@ -472,5 +478,4 @@ class _Run:
         )
 
 
-_SHARPNESS_COLUMNS = ("sharpness", "sharpness_residual", "sharpness_products")
 _OPEN = ""

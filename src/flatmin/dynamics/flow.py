@@ -232,8 +232,8 @@ class _Flow:
         chosen = np.arange(members.start, members.stop)[going]
         flat = self._integrator.weights(block)[going]
         row = {"time": time[going]}
-        if "risk" in recording.quantities:
-            row["risk"] = record[kernel.EXCESS, going]
+        if "excess_risk" in recording.quantities:
+            row["excess_risk"] = record[kernel.EXCESS, going]
         if "gradient" in recording.quantities:
             row["gradient"] = np.sqrt(record[kernel.GRADIENT, going])
         if "distance" in recording.quantities:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from flatmin.compiling import compiled, helper, inlined
-from flatmin.lane_algebra import dot, transposed_times
+from flatmin.lane_algebra import dot, transposed_times, widen
 from flatmin.simd import absolute, all_less, fma, load, minus, splat, store, times, where_less
 
 
@@ -132,7 +132,7 @@ def _clear_lanes(zero, n, excess, limit, vectors):
 
 @helper
 def descend_block(
-    lanes, w, widths, p, sigma, target, rate, left, excess, gradient, distance,
+    lanes, w, widths, p, sigma, target, rate, left, excess, gradient, distance, extremes,
     begin, steps, check, tolerance, relative, settled, limit,
 ):  # fmt: skip
     """Descend one block by at most `steps` steps.
@@ -144,6 +144,8 @@ def descend_block(
     left        [n] steps left (whole numbers), lowered by one for each step taken
     excess, gradient, distance   [n] results at the returned weights: excess risk, squared
                 gradient norm, |w - w*|^2; infinite for a diverged lane
+    extremes    [6 n] widened by what every step leads to: least and largest excess, distance,
+                squared gradient; or empty
     begin       steps taken before this call; a lane may stop as arrived (see `_small`) when the
                 count of all steps is a multiple of `check`, however they are cut into calls
     limit       a lane stops as diverged before the step at which its excess risk is not < limit
@@ -163,6 +165,7 @@ def descend_block(
     a = np.zeros(nodes[depth + 1], w.dtype)
     b = np.zeros(nodes[depth + 1], w.dtype)
     error = np.zeros(d * n, w.dtype)
+    watched = len(extremes) > 0
 
     eta = load(zero, rate, 0)
     todo = load(zero, left, 0)
@@ -196,6 +199,10 @@ def descend_block(
                 zero, n, w, layers[k], b, a,
                 widths[k + 1], nodes[k + 1], widths[k], nodes[k], descent,
             )  # fmt: skip
+        if watched and step > 0:
+            widen(zero, n, extremes, 0, risk)
+            widen(zero, n, extremes, 2 * n, dot(zero, n, error, 0, error, 0, d * n))
+            widen(zero, n, extremes, 4 * n, _gradient_square(zero, n, a, b, widths, nodes))
         if measure:
             square = _gradient_square(zero, n, a, b, widths, nodes)
             apart = dot(zero, n, error, 0, error, 0, d * n)
@@ -214,13 +221,14 @@ def descend_block(
 
 @compiled
 def descend(
-    lanes, weights, widths, p, sigma, target, rate, left, excess, gradient, distance,
+    lanes, weights, widths, p, sigma, target, rate, left, excess, gradient, distance, extremes,
     begin, steps, check, tolerance, relative, settled, limit, first, last,
 ):  # fmt: skip
-    """`descend_block` for blocks first..last-1; per-lane arrays are [block, n]."""
+    """`descend_block` for blocks first..last-1; per-lane arrays are [block, n], extremes
+    [block, 6 or 0, n]."""
     for block in range(first, last):
         descend_block(
             lanes, weights[block].reshape(-1), widths, p, sigma, target,
             rate[block], left[block], excess[block], gradient[block], distance[block],
-            begin, steps, check, tolerance, relative, settled, limit,
+            extremes[block].reshape(-1), begin, steps, check, tolerance, relative, settled, limit,
         )  # fmt: skip

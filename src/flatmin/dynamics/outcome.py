@@ -17,8 +17,10 @@ from flatmin.network import Architecture, Ensemble
 
 Float = NDArray[np.float64]
 
-NETWORK_MEASURES = ("risk", "distance", "gradient", "sharpness")
+NETWORK_MEASURES = ("excess_risk", "distance", "gradient", "sharpness")
 MEASURES = (*NETWORK_MEASURES, *LAYER_MEASURES)
+RENAMED = {"risk": "excess_risk"}
+"""Names of quantities in older specs, studies and traces."""
 
 
 def recordable(architecture: Architecture) -> tuple[str, ...]:
@@ -30,16 +32,24 @@ def recordable(architecture: Architecture) -> tuple[str, ...]:
 class Recording:
     """What to record, every so many steps (0, every, 2 every, ...).
 
-    risk is the excess risk R - R_min, distance |w - w*|^2, gradient |grad R|; sharpness is measured
-    to the relative residual `sharpness_tolerance`, each time from the last eigenvector.
+    excess_risk is R - R_min, distance |w - w*|^2, gradient |grad R|; sharpness is measured to the
+    relative residual `sharpness_tolerance`, each time from the last eigenvector.
+
+    At the edge of stability these alternate from step to step, and one value in `every` draws a
+    curve that is not there. So a record of gradient descent also holds the least and the largest
+    value since the record before, `<name>_low` and `<name>_high`: over every step, but sharpness
+    over the last `sharpness_steps` steps only, as it costs more than a step (and so the distance
+    of networks with several outputs).
     """
 
     every: int
-    quantities: Sequence[str] = ("risk", "distance")
+    quantities: Sequence[str] = ("excess_risk", "distance")
     sharpness_tolerance: float = 1e-6
+    sharpness_steps: int = 2
 
     def __post_init__(self) -> None:
         check_count("record every", self.every)
+        check_count("sharpness_steps", self.sharpness_steps)
         for name in self.quantities:
             check_choice("recorded quantity", name, MEASURES)
 
@@ -48,6 +58,17 @@ class Recording:
         for name in self.quantities:
             if name not in recordable(architecture):
                 raise SettingError(f"{name} can be recorded of linear networks only")
+
+    @property
+    def columns(self) -> list[str]:
+        """The numbers per network in a record of gradient descent."""
+        names = []
+        for name in self.quantities:
+            if name in NETWORK_MEASURES:
+                names += [name, f"{name}_low", f"{name}_high"]
+        if "sharpness" in self.quantities:
+            names += ["sharpness_residual", "sharpness_products"]
+        return names
 
     @property
     def layers(self) -> list[str]:
@@ -59,8 +80,9 @@ class Recording:
 class Trace:
     """Recorded quantities: `values[name]` is `[record, network]`, or `[record, network, layer]`.
 
-    `step[record]` counts steps; for flows `time[record, network]` is the time. After the end of a
-    run its entries are NaN.
+    `step[record]` counts steps; for flows `time[record, network]` is the time. For descent
+    `name_low` and `name_high` are the extremes since the record before (see `Recording`). After the
+    end of a run its entries are NaN.
     """
 
     step: NDArray[np.int64]

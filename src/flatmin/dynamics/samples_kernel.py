@@ -22,6 +22,7 @@ from __future__ import annotations
 import numpy as np
 
 from flatmin.compiling import compiled, helper, inlined
+from flatmin.lane_algebra import widen
 from flatmin.simd import all_less, fma, load, minus, over, splat, store, times, where_less
 from flatmin.simd_functions import LOG2E, gaussian, logistic_of_power, sigmoid, softplus, tanh
 
@@ -408,7 +409,8 @@ def _square(zero, n, g):
 @compiled
 def descend_samples(
     lanes, weights, widths, p, inputs, target, activation, floor,
-    rate, left, excess, gradient, begin, steps, check, tolerance, settled, limit, first, last,
+    rate, left, excess, gradient, extremes, begin, steps, check, tolerance, settled, limit,
+    first, last,
 ):  # fmt: skip
     """Descend blocks first..last-1 by at most `steps` steps each.
 
@@ -423,6 +425,8 @@ def descend_samples(
     left              [block, n] steps left (whole numbers), lowered by one for each step taken
     excess, gradient  [block, n] results: risk - floor and squared gradient norm at the returned
                       weights (infinite for a diverged lane)
+    extremes          [block, 6, n] of which rows 0, 1 and 4, 5 are widened by what every step leads
+                      to: least and largest excess and squared gradient; or [block, 0, n]
     begin, check      steps taken before this call; when the count of all steps is a multiple of
                       `check`, a lane stops whose squared gradient is <= tolerance and whose
                       excess is < settled (it has arrived, and not at a saddle)
@@ -452,6 +456,7 @@ def descend_samples(
     h = np.zeros(units[depth + 1] * tile * n, weights.dtype)
     s = np.zeros(units[depth + 1] * tile * n, weights.dtype)
     g = np.zeros(layers[depth], weights.dtype)
+    watched = extremes.shape[1] > 0
     present = -1  # the first sample of the tile whose inputs are in h_0
 
     for block in range(first, last):
@@ -501,6 +506,9 @@ def descend_samples(
             # a lane stops at rate 0: no steps left, or the risk beyond the limit or NaN
             eta = where_less(zero, todo, eta, zero)
             eta = where_less(risk, bound, eta, zero)
+            if watched and step > 0:
+                widen(zero, n, extremes[block].reshape(-1), 0, risk)
+                widen(zero, n, extremes[block].reshape(-1), 4 * n, _square(zero, n, g))
             if measure:
                 store(rate[block], 0, eta)
                 store(left[block], 0, todo)

@@ -24,7 +24,7 @@ def lemma_8(runs: Evidence) -> list[Record]:
     """
     gradient, excess = runs.trace.get("map_gradient"), runs.risk
     if gradient is None or excess is None:
-        why = lacks(runs, measured=["risk", "map_gradient"])
+        why = lacks(runs, measured=["excess_risk", "map_gradient"])
         return [not_applicable("lemma-8", "linear network", "not measured", why=why)]
     squares = gradient[:, :, 0] ** 2
     largest = runs.regression.largest_eigenvalue
@@ -81,7 +81,7 @@ def gradient_sandwich(runs: Evidence) -> list[Record]:
     gradient, excess = runs.trace.get("layer_gradient"), runs.risk
     floor, ceiling = runs.trace.get("gradient_floor"), runs.trace.get("gradient_ceiling")
     if gradient is None or floor is None or ceiling is None or excess is None:
-        names = ["risk", "layer_gradient", "gradient_floor", "gradient_ceiling"]
+        names = ["excess_risk", "layer_gradient", "gradient_floor", "gradient_ceiling"]
         why = lacks(runs, measured=names)
         return [not_applicable("gradient-sandwich", "linear network", "not measured", why=why)]
     common: dict[str, Any] = {
@@ -153,8 +153,8 @@ def theorem_3(runs: Evidence) -> list[Record]:
     """
     hypothesis = "gradient flow, d_L = 1, p = 1, (A1)"
     time = runs.time
-    if not runs.plain or time is None or not {"risk", "gradient"} <= set(runs.trace):
-        why = lacks(runs, plain=True, measured=["risk", "gradient"])
+    if not runs.plain or time is None or not {"excess_risk", "gradient"} <= set(runs.trace):
+        why = lacks(runs, plain=True, measured=["excess_risk", "gradient"])
         return [not_applicable("theorem-3", hypothesis, "not measured along flow", why=why)]
     excess, gradient = runs.risk, runs.trace["gradient"]
     assert excess is not None
@@ -202,8 +202,8 @@ def lemma_7(runs: Evidence) -> list[Record]:
     saddle mu is almost 0.
     """
     hypothesis = "gradient flow of a linear network"
-    if runs.time is None or not {"risk", "gradient", "gradient_floor"} <= set(runs.trace):
-        why = lacks(runs, measured=["risk", "gradient", "gradient_floor"])
+    if runs.time is None or not {"excess_risk", "gradient", "gradient_floor"} <= set(runs.trace):
+        why = lacks(runs, measured=["excess_risk", "gradient", "gradient_floor"])
         return [not_applicable("lemma-7", hypothesis, "not measured along flow", why=why)]
     assert runs.risk is not None
     gone = runs.risk <= 0.5 * runs.risk[0]

@@ -79,7 +79,7 @@ def repeated(runs: Evidence, share: float) -> Evidence:
     assert runs.learning_rate is not None
     rates, steps = runs.learning_rate * share, np.maximum(np.ceil(runs.steps / share), 1.0)
     every = max(1, int(np.max(steps)) // RECORDS)
-    recording = Recording(every, ("risk", "gradient", "gradient_floor", *LAST))
+    recording = Recording(every, ("excess_risk", "gradient", "gradient_floor", *LAST))
     outcome = descend(runs.regression, runs.initial, rates, steps, recording=recording)
     return evidence_of(
         runs.regression,

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from flatmin.dynamics.endings import State
 from flatmin.dynamics.measures import LAYER_MEASURES, task
+from flatmin.dynamics.outcome import RENAMED
 from flatmin.errors import DataError
 from flatmin.initialisation import initialise
 from flatmin.ledger.collect import LAST
@@ -64,7 +65,7 @@ def _training_evidence(directory: Path) -> Evidence:
     import pandas as pd
 
     summary = json.loads((directory / FILES["summary"]).read_text())
-    trace = pd.read_parquet(directory / FILES["trace"])
+    trace = pd.read_parquet(directory / FILES["trace"]).rename(columns=RENAMED)
     problem, initial, final = (
         dict(np.load(directory / FILES[name])) for name in ("problem", "initial", "final")
     )

@@ -164,7 +164,7 @@ class Evidence:
     @cached_property
     def risk(self) -> Float | None:
         """R - R_min along the run; what rounding has made negative is 0."""
-        return np.maximum(self.trace["risk"], 0.0) if "risk" in self.trace else None
+        return np.maximum(self.trace["excess_risk"], 0.0) if "excess_risk" in self.trace else None
 
     @cached_property
     def map_error(self) -> Float:

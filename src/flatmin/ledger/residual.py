@@ -146,7 +146,7 @@ def _lowest_saddle(runs: Evidence) -> float:
 def _not_near(runs: Evidence) -> str:
     """Why no run begins below every saddle."""
     if runs.risk is None:
-        return lacks(runs, measured=["risk"])
+        return lacks(runs, measured=["excess_risk"])
     below = f"R(W(0)) - R_min below every saddle's, {_lowest_saddle(runs):.3g}"
     return f"{below} (here {np.min(runs.risk[0]):.3g} or more)"
 

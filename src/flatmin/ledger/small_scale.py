@@ -98,11 +98,11 @@ def corollary_2(runs: Evidence) -> list[Record]:
 
 
 def _lacking(runs: Evidence, *names: str) -> str:
-    return lacks(runs, plain=True, measured=["risk", "gradient"], final=names)
+    return lacks(runs, plain=True, measured=["excess_risk", "gradient"], final=names)
 
 
 def _applicable(runs: Evidence) -> bool:
-    return runs.plain and {"risk", "gradient"} <= set(runs.trace)
+    return runs.plain and {"excess_risk", "gradient"} <= set(runs.trace)
 
 
 def vanishing_scale_limit(cases: Sequence[Evidence]) -> list[Record]:

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from flatmin.paper.claims import finished, gap_line, gap_points
-from flatmin.paper.figures import band, sharpness_figure
+from flatmin.paper.figures import band, draw_means, sharpness_figure
 from flatmin.paper.tables import Tables
 from flatmin.plots import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, new_figure, plain_log_ticks
 from flatmin.problem import Regression
@@ -138,12 +138,6 @@ def flatness(tables: Tables, axis: str, start: str) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def _banded(panel: Axes, table: pd.DataFrame, label: str, place: int) -> None:
-    colour = _COLOURS[place]
-    panel.plot(table.index, table["mean"], marker=_MARKERS[place], ms=4, color=colour, label=label)
-    panel.fill_between(table.index, table["low"], table["high"], color=colour, alpha=0.2, lw=0)
-
-
 def _named_ticks(panel: Axes, values: Any) -> None:
     """A logarithmic x axis with ticks at the values of a study and nowhere else."""
     panel.set_xscale("log")
@@ -219,9 +213,11 @@ def flow_figure(tables: Tables) -> Figure:
     rates = np.array(sorted(descent["learning_rate"].unique()))
     for i, (scale, rows) in enumerate(descent.groupby("scale")):
         label = f"scale {scale:g}"
-        _banded(left, band(finished(rows), "learning_rate", "sharpness"), label, i)
+        draw_means(
+            left, finished(rows), "learning_rate", "sharpness", label, _COLOURS[i], _MARKERS[i]
+        )
         if scale in reference.index:
-            mean, low, high = (float(value) for value in reference.loc[scale].to_numpy())
+            mean, low, high = (float(x) for x in reference.loc[scale].to_numpy()[:3])
             left.axhspan(low, high, color=_COLOURS[i], alpha=0.3, lw=0)
             left.axhline(mean, color=_COLOURS[i], lw=1, ls="-.")
         share = (rows["state"] == "diverged").groupby(rows["learning_rate"]).mean()
@@ -281,7 +277,8 @@ def _sharpness_by_risk(
         for run in group.index:
             trace = traces[traces["run"] == run].sort_values("step")
             # Risk falls along gradient flow; rounding at its end must not turn the axis back.
-            share = np.minimum.accumulate(trace["risk"].to_numpy() / trace["risk"].iloc[0])
+            excess = trace["excess_risk"].to_numpy()
+            share = np.minimum.accumulate(excess / excess[0])
             logs = np.log(trace["sharpness"].to_numpy() / least[run])
             ways.append(np.interp(-np.log(left), -np.log(np.maximum(share, 1e-300)), logs))
         colour = _COLOURS[i % len(_COLOURS)]
@@ -301,7 +298,7 @@ def flatness_figure(tables: Tables) -> Figure:
         bound = None
         for i, (start, label) in enumerate(STARTS.items()):
             table = flatness(tables, axis, start)
-            _banded(panel, band(table, "size", "ratio"), label, i)
+            draw_means(panel, table, "size", "ratio", label, _COLOURS[i], _MARKERS[i])
             bound = table.groupby("size")["bound"].first()
             _named_ticks(panel, bound.index)
         assert bound is not None

@@ -1,12 +1,13 @@
 """What the paper claims of its figures, each as a number with a verdict that can fail.
 
 One claim, one function: it takes the tables of a study and returns claims. `expected` and
-`tolerance` are fixed here, before anything is measured; `measured` comes from the runs.
+`tolerance` are fixed here, before anything is measured; `measured` comes from the runs. Where these
+are too few to tell, the claim is undecided and says what it needs.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,14 +22,22 @@ from flatmin.theory.minimal_sharpness import (
     vanishing_scale_limit,
 )
 
-HOLDS, FAILS = "holds", "fails"
+HOLDS, FAILS, UNDECIDED = "holds", "fails", "undecided"
 # A run has learned when its squared distance to w* is below this; |w*| = 1.
 LEARNED = 1e-2
+# The fewest values that have a 95 % interval of their median (`median_interval`).
+FEWEST = 6
+# Runs a point needs for "half of them": of ten, a share of three quarters or more comes out below a
+# half in 2 % of cases at most.
+SHARE_RUNS = 10
 
 
 @dataclass(frozen=True)
 class Claim:
-    """One statement about a figure, what it expects, what was measured, and the verdict."""
+    """One statement about a figure, what it expects, what was measured, and the verdict.
+
+    `needs` is what would decide an undecided claim.
+    """
 
     id: str
     figure: str
@@ -37,6 +46,7 @@ class Claim:
     measured: float | None
     tolerance: str
     verdict: str
+    needs: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -68,6 +78,49 @@ def between(
     """A claim that a number lies in an interval."""
     expected = f"{low:.4g} to {high:.4g}"
     return judge(id, figure, statement, expected, "none", measured, low <= measured <= high)
+
+
+def median_interval(values: Any) -> tuple[float, float]:
+    """The 95 % interval of a median between two of the values in order, whatever they follow.
+
+    The k-th smallest lies above the median with probability P(Bin(n, 1/2) < k): k is the largest
+    for which that is at most 2.5 %. Fewer than FEWEST values leave the median open.
+    """
+    from scipy.stats import binom
+
+    ordered = np.sort(np.asarray(values, dtype=float))
+    k = int(binom.ppf(0.025, len(ordered), 0.5)) if len(ordered) else 0
+    if k < 1:
+        return -np.inf, np.inf
+    return float(ordered[k - 1]), float(ordered[-k])
+
+
+def median_between(
+    id: str, figure: str, statement: str, values: Any, low: float, high: float
+) -> Claim:
+    """A claim that the median of runs lies in an interval; undecided if its own contains an end."""
+    kept = pd.Series(values).dropna()
+    median = float(kept.median()) if len(kept) else np.nan
+    from_, to = median_interval(kept)
+    claim = between(id, figure, statement, median, low, high)
+    inside, outside = low <= from_ and to <= high, to < low or from_ > high
+    if inside or outside:
+        return claim
+    needs = f"at least {FEWEST} runs; there are {len(kept)}"
+    if np.isfinite(from_):
+        needs = (
+            f"more runs than {len(kept)}: the 95 % interval of the median, {from_:.3g} to "
+            f"{to:.3g}, contains an end of the expected one"
+        )
+    return replace(claim, verdict=UNDECIDED, needs=needs)
+
+
+def needing(claims: list[Claim], least: int, what: str, have: int) -> list[Claim]:
+    """Claims that are undecided, whatever was measured, with fewer than `least` of something."""
+    if have >= least:
+        return claims
+    needs = f"at least {least} {what}; there are {have}"
+    return [replace(claim, verdict=UNDECIDED, needs=needs) for claim in claims]
 
 
 def finished(rows: pd.DataFrame) -> pd.DataFrame:
@@ -188,13 +241,13 @@ def plateau(rows: pd.DataFrame, figure: str, rates: list[float], scales: int) ->
         largest = sorted(kept["scale"].unique())[-scales:]
         shares = (kept["sharpness"] / kept["edge"])[kept["scale"].isin(largest)]
         claims.append(
-            between(
+            median_between(
                 f"{figure}-plateau-{rate:g}",
                 figure,
                 f"at rate {rate:g} large scales end at the edge of stability: median of S eta/2 "
                 f"over the {scales} largest scales (spread {shares.quantile(0.1):.2f} to "
                 f"{shares.quantile(0.9):.2f})",
-                float(shares.median()),
+                shares,
                 0.9,
                 1.05,
             )
@@ -266,7 +319,8 @@ def depth_thresholds(rows: pd.DataFrame, data: Regression) -> list[Claim]:
                     max(threshold / value, value / threshold) <= step * (1 + 1e-9),
                 )
             )
-    return claims
+    runs = int(rows.groupby(["depth", "learning_rate"]).size().min())
+    return needing(claims, SHARE_RUNS, "runs at each depth and rate", runs)
 
 
 def divergence_rises(rows: pd.DataFrame, figure: str) -> list[Claim]:
@@ -384,15 +438,14 @@ def gelu_small_scale(rows: pd.DataFrame, data: Regression, depth: int) -> list[C
     """7: from the smallest scale final sharpness is close to the linear networks' bounds."""
     kept = finished(rows)
     kept = kept[(kept["scale"] == kept["scale"].min()) & (kept["excess_risk"] < LEARNED)]
-    ratio = float(kept["sharpness"].median() / kept["minimal_sharpness"].median())
     high = corollary_2_bound(data, depth) / lower_bound(data, depth)
     return [
-        between(
+        median_between(
             "7-linear-bounds",
             "7",
             "from the smallest scale the runs that learn end within the linear networks' bounds: "
             "median S over the linear S_min",
-            ratio,
+            kept["sharpness"] / kept["minimal_sharpness"],
             1.0,
             high,
         )

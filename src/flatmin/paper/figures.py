@@ -1,7 +1,7 @@
 """The paper's figures, drawn from the tables of its studies; nothing here computes a run.
 
-Lines are geometric means over the runs that did not diverge, bands their 95 % confidence intervals;
-a point is left out where every run diverged.
+Lines are geometric means over the runs that did not diverge, bands their 95 % confidence intervals,
+dots the runs themselves where a point has few; a point is left out where every run diverged.
 """
 
 from __future__ import annotations
@@ -12,7 +12,19 @@ import numpy as np
 import pandas as pd
 
 from flatmin.paper.claims import gap_line, gap_points
-from flatmin.plots import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, SKY, new_figure, plain_log_ticks
+from flatmin.plots import (
+    BLACK,
+    BLUE,
+    GREEN,
+    ORANGE,
+    PURPLE,
+    RED,
+    SKY,
+    draw_trace,
+    legend_above,
+    new_figure,
+    plain_log_ticks,
+)
 from flatmin.problem import Regression
 from flatmin.theory.minimal_sharpness import (
     corollary_2_bound,
@@ -29,12 +41,14 @@ if TYPE_CHECKING:
 _COLOURS = (BLUE, ORANGE, GREEN, RED, PURPLE)
 _MARKERS = ("o", "s", "^", "D", "v")
 _SMALLEST = 1e-25
+# From this many values on an interval is drawn instead of the values.
+FEW = 8
 
 
 def band(rows: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
-    """Geometric mean of y at each x with its 95 % interval, over the values that exist.
+    """Geometric mean of y at each x with its 95 % interval, over the `count` values that exist.
 
-    Fewer than three values have no interval worth drawing.
+    Fewer than three values have no interval.
     """
     from scipy.stats import t as student
 
@@ -44,14 +58,28 @@ def band(rows: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
     count, mean = groups.count(), groups.mean()
     error = groups.std(ddof=1).fillna(0.0) / np.sqrt(count)
     width = (error * student.ppf(0.975, np.maximum(count - 1, 1))).where(count >= 3, 0.0)
-    return pd.DataFrame(
-        {"mean": np.exp(mean), "low": np.exp(mean - width), "high": np.exp(mean + width)}
-    )
+    low, high = np.exp(mean - width), np.exp(mean + width)
+    return pd.DataFrame({"mean": np.exp(mean), "low": low, "high": high, "count": count})
 
 
-def _line(panel: Axes, table: pd.DataFrame, label: str, colour: str, marker: str) -> None:
+def draw_means(
+    panel: Axes, rows: pd.DataFrame, x: str, y: str, label: str, colour: str, marker: str
+) -> pd.DataFrame:
+    """`band` as a line; where a point has fewer than FEW values, these instead of the interval.
+
+    The interval of a few logarithms is as wide as the plot and says less than they do.
+    """
+    table = band(rows, x, y)
     panel.plot(table.index, table["mean"], marker=marker, ms=4, color=colour, label=label)
-    panel.fill_between(table.index, table["low"], table["high"], color=colour, alpha=0.2, lw=0)
+    many = (table["count"] >= FEW).to_numpy()
+    panel.fill_between(
+        table.index, table["low"], table["high"], where=many, color=colour, alpha=0.2, lw=0
+    )
+    few = rows[rows[x].map(table["count"]).fillna(0) < FEW].dropna(subset=[x, y])
+    panel.scatter(
+        few[x], few[y].clip(lower=_SMALLEST), s=9, color=colour, alpha=0.45, lw=0, zorder=1.5
+    )
+    return table
 
 
 def _rates(rows: pd.DataFrame) -> list[float]:
@@ -65,12 +93,12 @@ def _finished(rows: pd.DataFrame) -> pd.DataFrame:
 def distance_figure(rows: pd.DataFrame) -> Figure:
     """1a, 4a: |w - w*|^2 after training against initial scale, one line per rate."""
     figure, (panel,) = new_figure(1, width=6.0, height=4.2)
-    _line(panel, band(rows, "scale", "initial_distance"), "initialisation", BLACK, "x")
+    draw_means(panel, rows, "scale", "initial_distance", "initialisation", BLACK, "x")
     for i, rate in enumerate(_rates(rows)):
         kept = _finished(rows[rows["learning_rate"] == rate])
-        _line(panel, band(kept, "scale", "distance"), f"rate {rate:g}", _COLOURS[i], _MARKERS[i])
+        draw_means(panel, kept, "scale", "distance", f"rate {rate:g}", _COLOURS[i], _MARKERS[i])
     panel.set(xlabel="scale of initialisation", ylabel="squared distance |w - w*|²", yscale="log")
-    panel.legend(frameon=False, fontsize=8, ncols=2)
+    figure.legend(frameon=False, fontsize=8, ncols=3, loc="outside upper center")
     return figure
 
 
@@ -79,16 +107,18 @@ def sharpness_figure(
 ) -> Figure:
     """1b, 4b, 6a, 7: sharpness before and after training, with 2/eta, the bounds and S_min."""
     figure, (panel,) = new_figure(1, width=6.6, height=4.6)
-    _line(panel, band(rows, "scale", "initial_sharpness"), "initialisation", BLACK, "x")
+    first = draw_means(panel, rows, "scale", "initial_sharpness", "initialisation", BLACK, "x")
+    shown = [*first["mean"]]
     for i, rate in enumerate(r for r in _rates(rows) if r < 0.09):
         kept = _finished(rows[rows["learning_rate"] == rate])
         colour = _COLOURS[i]
-        _line(panel, band(kept, "scale", "sharpness"), f"rate {rate:g}", colour, _MARKERS[i])
+        table = draw_means(panel, kept, "scale", "sharpness", f"rate {rate:g}", colour, _MARKERS[i])
         panel.axhline(2.0 / rate, color=colour, ls="--", lw=1)
         panel.text(
             1.01, 2.0 / rate, f"2/{rate:g}", transform=panel.get_yaxis_transform(),
             fontsize=7, color=colour, va="center",
         )  # fmt: skip
+        shown += [*table["mean"], 2.0 / rate]
     bounds = [("lower bound", lower_bound(data, depth, p_norm))]
     if corollary:
         bounds.append(("Corollary 2", corollary_2_bound(data, depth)))
@@ -102,8 +132,14 @@ def sharpness_figure(
         )  # fmt: skip
     exact = minimal_sharpness(data, depth, p_norm).exact
     panel.axhline(exact, color=SKY, lw=1.2, zorder=0, label=f"S_min, exact: {exact:.2f}")
-    panel.set(xlabel="scale of initialisation", ylabel="sharpness", yscale="log", ylim=(0.1, 3e4))
-    panel.legend(frameon=False, fontsize=8, ncols=2, loc="upper left")
+    panel.set(xlabel="scale of initialisation", ylabel="sharpness", yscale="log")
+    # What a network has before training can be smaller by orders of magnitude.
+    levels = [*shown, exact, *(value for _, value in bounds)]
+    low = max(min(levels), exact / 1000.0)
+    panel.set_ylim(low / 1.6, 1.6 * max(levels))
+    if max(levels) / low < 1e3:
+        plain_log_ticks(panel.yaxis)
+    figure.legend(frameon=False, fontsize=8, ncols=3, loc="outside upper center")
     return figure
 
 
@@ -111,8 +147,11 @@ def divergence_figure(rows: pd.DataFrame) -> Figure:
     """3, 5: share of diverged runs against initial scale, with 95 % Wilson intervals."""
     from scipy.stats import binomtest
 
-    figure, (panel,) = new_figure(1, width=6.0, height=4.2)
-    for i, rate in enumerate(_rates(rows)):
+    figure, (panel,) = new_figure(1, width=6.6, height=4.2)
+    rates, scales = _rates(rows), np.sort(rows["scale"].unique())
+    # Side by side within half of the way from scale to scale, so that intervals do not overlap.
+    between = float(np.diff(scales).min()) if len(scales) > 1 else 1.0
+    for i, rate in enumerate(rates):
         groups = (rows["state"] == "diverged")[rows["learning_rate"] == rate].groupby(rows["scale"])
         count, size = groups.sum(), groups.count()
         share = count / size
@@ -120,18 +159,17 @@ def divergence_figure(rows: pd.DataFrame) -> Figure:
             binomtest(int(k), int(n)).proportion_ci(method="wilson")
             for k, n in zip(count, size, strict=True)
         ]
-        reach = np.array(
-            [(p - one.low, one.high - p) for p, one in zip(share, intervals, strict=True)]
+        x = share.index + (i - (len(rates) - 1) / 2) * 0.5 * between / len(rates)
+        panel.plot(
+            x, share, marker=_MARKERS[i], ms=4, lw=1, color=_COLOURS[i], label=f"rate {rate:g}"
         )
-        # Side by side, so that the intervals of several rates can be told apart.
-        shift = (i - 2) * 0.004 * float(np.ptp(share.index))
-        panel.errorbar(
-            share.index + shift, share, np.clip(reach.T, 0.0, None), marker=_MARKERS[i], ms=4,
-            color=_COLOURS[i], elinewidth=0.8, capsize=1.5, label=f"rate {rate:g}",
+        panel.vlines(
+            x, [one.low for one in intervals], [one.high for one in intervals],
+            color=_COLOURS[i], lw=1.6, alpha=0.35,
         )  # fmt: skip
     panel.set(xlabel="scale of initialisation", ylabel="share of runs that diverged")
     panel.set_ylim(-0.03, 1.03)
-    panel.legend(frameon=False, fontsize=8)
+    figure.legend(frameon=False, fontsize=8, ncols=5, loc="outside upper center")
     return figure
 
 
@@ -140,16 +178,14 @@ def run_figure(traces: pd.DataFrame, rows: pd.DataFrame, rate: float, least: flo
     figure, (left, right) = new_figure(2, width=8.0, height=3.4)
     run = rows.loc[np.isclose(rows["learning_rate"], rate), "run"].iloc[0]
     trace = traces[traces["run"] == run].sort_values("step")
-    left.plot(trace["step"], trace["distance"], color=BLUE)
+    draw_trace(left, trace["step"], trace, "distance", BLUE, None)
     left.set(xlabel="step", ylabel="squared distance |w - w*|²", yscale="log")
-    right.plot(trace["step"], trace["sharpness"], color=BLUE, label="sharpness")
+    draw_trace(right, trace["step"], trace, "sharpness", BLUE, "sharpness")
     right.axhline(2.0 / rate, color=RED, ls="--", label=f"2/eta = {2.0 / rate:g}")
     right.axhline(least, color=GREEN, ls=":", label=f"S_min, exact: {least:.2f}")
     right.set(xlabel="step", ylabel="sharpness", yscale="log")
-    top = 4.0 * max(2.0 / rate, float(trace["sharpness"].max()))
-    right.set_ylim(0.7 * float(trace["sharpness"].min()), top)
     plain_log_ticks(right.yaxis)
-    right.legend(frameon=False, fontsize=8, ncols=2, loc="upper left")
+    legend_above(right, 3)
     figure.suptitle(f"learning rate {rate:g}", fontsize=10)
     return figure
 
@@ -160,7 +196,7 @@ def depth_figure(rows: pd.DataFrame, data: Regression) -> Figure:
     for i, depth in enumerate(sorted(rows["depth"].unique())):
         kept = _finished(rows[rows["depth"] == depth])
         colour = _COLOURS[i]
-        _line(panel, band(kept, "learning_rate", "distance"), f"L = {depth}", colour, _MARKERS[i])
+        draw_means(panel, kept, "learning_rate", "distance", f"L = {depth}", colour, _MARKERS[i])
         panel.axvline(critical_learning_rate(data, int(depth)), color=colour, ls="-", lw=1)
         panel.axvline(paper_learning_rate(data, int(depth)), color=colour, ls=":", lw=1.6)
     panel.plot([], [], color=BLACK, lw=1, label="2/S_min, exact")

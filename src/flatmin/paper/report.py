@@ -14,7 +14,7 @@ from typing import Any
 
 from flatmin import __version__
 from flatmin.atomic import writing
-from flatmin.paper.claims import FAILS, Claim
+from flatmin.paper.claims import FAILS, HOLDS, UNDECIDED, Claim
 from flatmin.theory.minimal_sharpness import CONVENTION
 
 
@@ -45,6 +45,18 @@ class Report:
         """All claims, in the order of the figures."""
         return [claim for section in (*self.paper, *self.beyond) for claim in section.claims]
 
+    def count(self, verdict: str) -> int:
+        """How many claims have this verdict."""
+        return sum(claim.verdict == verdict for claim in self.claims)
+
+    def verdicts(self) -> str:
+        """How many claims hold, fail and are undecided, in words."""
+        words = f"{self.count(HOLDS)} of {len(self.claims)} claims hold"
+        for verdict, verb in ((FAILS, "fail"), (UNDECIDED, "undecided")):
+            if self.count(verdict):
+                words += f", {self.count(verdict)} {verb}"
+        return words
+
     def as_dict(self) -> dict[str, Any]:
         """The content of report.json."""
         figures = {s.id: s.seconds for s in (*self.paper, *self.beyond)}
@@ -52,6 +64,7 @@ class Report:
             "preset": self.preset,
             "seconds": {"total": self.seconds, "figures": figures, "studies": self.study_seconds},
             "claims": [claim.as_dict() for claim in self.claims],
+            "verdicts": {v: self.count(v) for v in (HOLDS, FAILS, UNDECIDED)},
             "convention": CONVENTION,
             "versions": versions(),
         }
@@ -82,17 +95,16 @@ table { border-collapse: collapse; font: 13px/1.4 Helvetica, Arial, sans-serif; 
 td, th { text-align: left; padding: .3rem .6rem; border-bottom: 1px solid #eee;
          vertical-align: top; }
 .holds { color: #00694d; } .fails { color: #fff; background: #b3261e; font-weight: bold; }
+.undecided { color: #7a4b00; } a.fails { padding: 0 .2rem; }
+nav ul { list-style: none; padding: 0; font: 14px/1.6 Helvetica, Arial, sans-serif; }
 .note { color: #555; font-size: 14px; }
 """
 
 
 def _page(report: Report) -> str:
-    failed = sum(claim.verdict == FAILS for claim in report.claims)
-    count = len(report.claims)
-    verdict = f"{count - failed} of {count} claims hold" + (f", {failed} fail" if failed else "")
     quick = (
-        "<p class=note><b>Quick preset:</b> fewer repetitions than the paper; some claims may fail "
-        "for want of runs.</p>"
+        "<p class=note><b>Quick preset:</b> fewer repetitions than the paper; a claim may be "
+        "undecided for want of runs, which the full size, <code>flatmin reproduce</code>, has.</p>"
         if report.preset == "quick"
         else ""
     )
@@ -104,19 +116,21 @@ def _page(report: Report) -> str:
         "<h1>Deep linear networks and flat minima, reproduced</h1>",
         "<p>Figures of Marion and Chizat, <i>Deep linear networks for regression are implicitly "
         "regularized towards flat minima</i> (NeurIPS 2024), run again on the authors' data with "
-        f"fresh initial weights, in {report.seconds:.0f} seconds. <b>{verdict}.</b></p>",
+        f"fresh initial weights, in {report.seconds:.0f} seconds. <b>{report.verdicts()}.</b></p>",
         quick,
         f"<p class=note>Sharpness is the {escape(CONVENTION)}. Lines are geometric means over the "
-        "runs that did not diverge; bands are 95 % confidence intervals.</p>",
+        "runs that did not diverge; bands are 95 % confidence intervals, dots the runs themselves "
+        "where a point has few.</p>",
+        _contents(report),
         "<h2>The figures</h2>",
-        *(_figure(section, f"Figure {section.id}") for section in report.paper),
+        *(_figure(section) for section in report.paper),
     ]
     if report.beyond:
-        parts += ["<h2>Beyond the paper</h2>", *(_figure(s, "") for s in report.beyond)]
+        parts += ["<h2>Beyond the paper</h2>", *(_figure(s) for s in report.beyond)]
     parts += [
-        "<h2>The claims</h2>",
+        "<h2 id='claims'>The claims</h2>",
         _claims_table(report.claims),
-        "<h2>Times and versions</h2>",
+        "<h2 id='times'>Times and versions</h2>",
         _plain_table(
             ("study", "seconds"), [(k, f"{v:.1f}") for k, v in report.study_seconds.items()]
         ),
@@ -126,23 +140,49 @@ def _page(report: Report) -> str:
     return "\n".join(parts) + "\n"
 
 
-def _figure(section: Section, label: str) -> str:
+def _contents(report: Report) -> str:
+    """Links to every figure and, after each, to its claims by their verdicts."""
+    lines = []
+    for section in (*report.paper, *report.beyond):
+        title = escape(_title(section))
+        links = " ".join(
+            f"<a class={claim.verdict} href='#claim-{escape(claim.id)}' "
+            f"title='{escape(claim.id)}'>{claim.verdict}</a>"
+            for claim in section.claims
+        )
+        lines.append(f"<li><a href='#{section.id}'>{title}</a> {links}</li>")
+    lines += [
+        "<li><a href='#claims'>All claims</a></li>",
+        "<li><a href='#times'>Times and versions</a></li>",
+    ]
+    return f"<nav><h2>Contents</h2><ul>{''.join(lines)}</ul></nav>"
+
+
+def _title(section: Section) -> str:
+    beyond = section.id.startswith("beyond")
+    return section.title if beyond else f"Figure {section.id}. {section.title}"
+
+
+def _figure(section: Section) -> str:
     image = base64.b64encode(section.picture.read_bytes()).decode()
-    title = escape(f"{label}. {section.title}" if label else section.title)
+    title = escape(_title(section))
     body = f"<h3 id='{section.id}'>{title}</h3><figure>"
     body += f"<img alt='{title}' src='data:image/png;base64,{image}'>"
     body += f"<figcaption>{escape(section.sentence)}</figcaption></figure>"
-    return body + (_claims_table(section.claims) if section.claims else "")
+    return body + (_claims_table(section.claims, anchors=True) if section.claims else "")
 
 
-def _claims_table(claims: Sequence[Claim]) -> str:
+def _claims_table(claims: Sequence[Claim], anchors: bool = False) -> str:
     rows = []
     for claim in claims:
         measured = "none" if claim.measured is None else f"{claim.measured:.4g}"
+        place = f" id='claim-{escape(claim.id)}'" if anchors else ""
+        needs = f"<br><span class=note>needs {escape(claim.needs)}</span>" if claim.needs else ""
         rows.append(
-            f"<tr><td>{escape(claim.figure)}</td><td>{escape(claim.statement)}</td>"
+            f"<tr{place}><td>{escape(claim.figure)}</td><td>{escape(claim.statement)}</td>"
             f"<td>{escape(claim.expected)}</td><td>{escape(claim.tolerance)}</td>"
-            f"<td>{measured}</td><td class={claim.verdict}>{claim.verdict}</td></tr>"
+            f"<td>{measured}</td><td><span class={claim.verdict}>{claim.verdict}</span>{needs}"
+            "</td></tr>"
         )
     head = "<tr><th>figure<th>claim<th>expected<th>tolerance<th>measured<th>verdict</tr>"
     return f"<table>{head}{''.join(rows)}</table>"

@@ -1,7 +1,8 @@
 """Tables written by older versions of flatmin, in the words of this one.
 
 Version 1 had three states: `converged` is today's `settled`, and of a run that used up its steps it
-knew no more than that. It had no word on learning, and took the edge of stability of runs at rest.
+knew no more than that. It had no word on learning, took the edge of stability of runs at rest, and
+called the excess risk of a trace `risk`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 import pyarrow
 import pyarrow.compute
 
-from flatmin.study.schema import ROWS_SCHEMA
+from flatmin.dynamics.outcome import RENAMED
 
 pa: Any = pyarrow
 pc: Any = pyarrow.compute
@@ -30,16 +31,21 @@ def words(state: str) -> str:
 
 def upgraded(table: Any) -> Any:
     """A shard's table of runs or traces as this version would have written it, as far as known."""
-    if "state" not in table.column_names or "edge_share" in table.column_names:
+    if "state" not in table.column_names:
+        return table.rename_columns([RENAMED.get(name, name) for name in table.column_names])
+    if "edge_share" in table.column_names:
         return table
-    state = pa.array([words(one) for one in table["state"].to_pylist()])
+    state = pa.array([words(one) for one in table["state"].to_pylist()], pa.string())
     resting = pc.equal(state, "settled")
     share = pc.if_else(resting, pc.divide(table["sharpness"], table["edge"]), None)
-    known = {name: table[name] for name in table.column_names} | {
-        "state": state,
-        "learned": pc.if_else(resting, True, pa.scalar(None, pa.bool_())),
-        "edge_share": share,
-    }
-    rows = len(table)
-    columns = [known.get(field.name, pa.nulls(rows, field.type)) for field in ROWS_SCHEMA]
-    return pa.table(columns, names=ROWS_SCHEMA.names).replace_schema_metadata(table.schema.metadata)
+    learned = pc.if_else(resting, True, pa.scalar(None, pa.bool_()))
+    table = table.set_column(table.column_names.index("state"), "state", state)
+    return table.append_column("learned", learned).append_column("edge_share", share)
+
+
+def conformed(table: Any, schema: Any) -> Any:
+    """An upgraded table with the columns of a schema; null for those it does not have."""
+    for field in schema:
+        if field.name not in table.column_names:
+            table = table.append_column(field, pa.nulls(len(table), field.type))
+    return table.select(schema.names).cast(schema)

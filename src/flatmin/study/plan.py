@@ -16,6 +16,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass, replace
 
+from flatmin.dynamics.outcome import NETWORK_MEASURES, Recording
 from flatmin.network import Architecture
 from flatmin.seeds import Coordinate
 from flatmin.study.grid import Point
@@ -184,7 +185,10 @@ def recorded_steps(study: Study, steps: int) -> float:
     """What the records of a run cost, in steps: about ten for a sharpness, one for the rest."""
     if study.record.every is None:
         return 0.0
-    each = 10.0 if "sharpness" in study.record.quantities else 1.0
+    each = 1.0
+    if "sharpness" in study.record.quantities:
+        descent = study.method.name == "descent"
+        each = 10.0 * (min(Recording.sharpness_steps, study.record.every) if descent else 1)
     return each * (1 + records(study, steps))
 
 
@@ -201,12 +205,9 @@ def run_bytes(study: Study, architecture: Architecture, steps: int) -> float:
     """Memory a run takes while its shard is being done."""
     weights = 8.0 * _COPIES * architecture.parameters
     depth = architecture.depth
-    layered = sum(name not in _SCALARS for name in study.record.quantities)
-    numbers = 4 + len(study.record.quantities) + layered * depth
+    layered = sum(name not in NETWORK_MEASURES for name in study.record.quantities)
+    numbers = 4 + 3 * len(study.record.quantities) + layered * depth
     return weights + 16.0 * numbers * records(study, steps) + 400.0 + 48.0 * depth
-
-
-_SCALARS = ("risk", "distance", "gradient", "sharpness")
 
 
 def _run(study: Study, point: Point, dataset: int, index: int) -> Run:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import StrictBool, model_validator
+from pydantic import StrictBool, field_validator, model_validator
 
 from flatmin.activations import ACTIVATIONS
 from flatmin.dynamics.endings import LEARNED_AT
-from flatmin.dynamics.outcome import MEASURES
+from flatmin.dynamics.outcome import MEASURES, RENAMED
 from flatmin.initialisation import INITIALISATIONS
 from flatmin.paper.data import SETS
 from flatmin.preparation import MISSING, Preparation
@@ -127,6 +127,14 @@ class Record(Section):
     every: Count | None = None
     quantities: tuple[Annotated[str, one_of(MEASURES)], ...] = ()
     layers: bool = True
+
+    @field_validator("quantities", mode="before")
+    @classmethod
+    def _renamed(cls, names: Any) -> Any:
+        """Specs of schema version 1 have an older word for the excess risk."""
+        if not isinstance(names, (list, tuple)):
+            return names
+        return tuple(RENAMED.get(name, name) if isinstance(name, str) else name for name in names)
 
     @model_validator(mode="after")
     def _together(self) -> Record:

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from flatmin.dynamics.edge import EDGE_SHARE
 from flatmin.errors import DataError
-from flatmin.study.older import upgraded
+from flatmin.study.older import conformed, upgraded
 
 if TYPE_CHECKING:
     from flatmin.study.execute import ShardResult
@@ -128,5 +128,5 @@ def gather(paths: list[Path], schema: pa.Schema) -> pa.Table:
     """
     if not paths:
         return schema.empty_table()
-    tables = [read(path).cast(schema) for path in paths]
+    tables = [conformed(read(path), schema) for path in paths]
     return pa.concat_tables(tables).sort_by("run").combine_chunks()

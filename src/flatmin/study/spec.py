@@ -286,5 +286,5 @@ repetitions = [1000, 1500, 2000]
 
 # [record]          # a trace of every run
 # every = 50
-# quantities = ["risk", "distance", "sharpness"]
+# quantities = ["excess_risk", "distance", "sharpness"]
 """
