@@ -110,10 +110,11 @@ def test_bits_do_not_depend_on_threads_or_company():
     assert np.array_equal(flow(data, few).ensemble.flat(), whole[[9, 2]])
 
 
-def test_a_stall_is_said():
+def test_an_early_end_is_said():
     data = gaussian_samples(seed=1).regression()
     outcome = flow(data, start(Architecture.mlp(5, 4), 3, 0.5), max_steps=10)
-    assert set(outcome.state) == {State.STALLED.value}
+    assert set(outcome.state) == {State.LEARNING.value}
+    assert not outcome.learned.any()
 
 
 @pytest.mark.parametrize(

@@ -183,7 +183,7 @@ def test_bits_do_not_depend_on_company_threads_or_blocks(architecture, monkeypat
         assert_same(flow(data, ensemble, threads=threads, **settings), whole, [*range(7)])
 
 
-def test_weights_that_are_no_numbers_stall_alone():
+def test_weights_that_are_no_numbers_end_alone():
     architecture = Architecture.multivariate(3, 3, 2)
     data = samples_for(architecture).regression()
     flat = start(architecture, 4).flat()
@@ -191,7 +191,7 @@ def test_weights_that_are_no_numbers_stall_alone():
     bad = flat.copy()
     bad[1], bad[2] = np.nan, 1e200
     outcome = flow(data, Ensemble.from_flat(architecture, bad), end=2.0)
-    assert list(outcome.state[1:3]) == [State.STALLED.value] * 2
+    assert list(outcome.state[1:3]) == [State.DIVERGED.value] * 2
     np.testing.assert_array_equal(outcome.ensemble.flat()[1:3], bad[1:3])
     good = [0, 3]
     np.testing.assert_array_equal(outcome.ensemble.flat()[good], whole.ensemble.flat()[good])
@@ -202,7 +202,7 @@ def test_the_trace_of_a_flow():
     samples = samples_for(architecture)
     data, ensemble = samples.regression(), start(architecture, 3)
     bare = flow(data, ensemble)
-    assert bare.converged.all()
+    assert bare.settled.all()
     traced = flow(data, ensemble, recording=Recording(20, MEASURES))
     assert_same(traced, bare, [0, 1, 2])
     values = traced.trace.values

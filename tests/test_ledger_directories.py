@@ -284,7 +284,7 @@ def test_a_study_of_flow(studies: dict[str, Path]) -> None:
     assert not np.array_equal(cases[0].regression.w_star, cases[2].regression.w_star)
     for runs in cases:
         assert runs.flow
-        assert runs.converged.all()
+        assert runs.settled.all()
         assert (runs.error > 0.0).all()
         assert runs.trace["drift"].shape[2] == runs.depth - 1
         assert np.isfinite(runs.time[0]).all()

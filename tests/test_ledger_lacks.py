@@ -82,7 +82,7 @@ def test_a_residual_network_has_another_p() -> None:
     for statement in ("lemma-2", "theorem-3", "corollary-1", "vanishing-scale-limit"):
         assert found[statement] == "d_L = 1 and p = 1 (here d_L = 5, |p| = 1)"
     assert reasons(cases.small())["theorem-4"] == "residual initialisation (here zero-layer)"
-    far = cases.spoilt_trace(cases.residual(), slice(None), risk=lambda r: 1e6 * r)
+    far = cases.spoilt_trace(cases.residual(), slice(None), excess_risk=lambda r: 1e6 * r)
     assert reasons(far)["theorem-4"].startswith("R(W(0)) - R_min below every saddle's")
 
 

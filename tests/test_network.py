@@ -97,7 +97,7 @@ ARCHITECTURES = {
 @pytest.mark.parametrize("init", INITIALISATIONS)
 def test_a_network_does_not_depend_on_the_others(init):
     data = gaussian_samples(20, 4, seed=1).regression()
-    architecture = ARCHITECTURES[init]
+    architecture = ARCHITECTURES.get(init, Architecture(4, (3, 5, 1)))
     addresses = [("run", i) for i in range(11)]
     scale = 50.0 if init == "minimiser" else 0.3
     every = initialise(architecture, init, scale, 5, addresses, data).flat()

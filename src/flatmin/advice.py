@@ -10,10 +10,11 @@ So rates are run, on an ensemble from the initialisation that will be used:
    networks, and the largest rate that has done so by then is the best. (Oscillating is no reason to
    be out: at the edge of stability many runs learn all the same, and in fewer steps.)
 2. Margin. Advised is the best rate over sqrt(2), with half as many steps again as the slowest took.
-3. Test. A hundred networks with seeds of their own, fewer if they are large, must learn within
-   those steps (see `trial`). If one of them does not, the rate is lowered (instability) or the
-   steps are raised (slowness), and others are tested. The steps named are at least a quarter more
-   than the slowest took to arrive.
+3. Test. First 32, then a hundred networks with seeds of their own, fewer if they are large, must
+   learn within those steps (see `trial`). If one of them does not, the rate is lowered
+   (instability) or the steps are raised (slowness), and others are tested. The steps named are at
+   least a quarter more than the slowest took to arrive.
+4. Climb. With these steps, if twice the rate works too, sqrt(2) times the rate is tested and taken.
 
 Work is counted in network steps times the flops of one, not in seconds, so that the same data
 get the same advice on every machine.
@@ -171,6 +172,10 @@ class _Laboratory:
         """Steps that so many runs may take of a share of the work left."""
         return min(_LONGEST, int(share * max(self.left, 0.0) / (runs * self.flops)))
 
+    def affordable_runs(self, steps: int) -> int:
+        """Runs of so many steps that the work left allows."""
+        return int(max(self.left, 0.0) / (steps * self.flops))
+
     def advice(self, reason: str, **tested: Any) -> Advice:
         """The record, without a rate unless one was tested."""
         widths = self.architecture.widths
@@ -305,27 +310,66 @@ def _start(lab: _Laboratory) -> str:
 
 
 def _test(lab: _Laboratory, rate: float, steps: int) -> Advice:
-    """Run fresh networks; lower the rate or raise the steps until they learn."""
-    while True:
-        runs = min(TESTED, int(lab.left / (steps * lab.flops)))
-        if runs < FEWEST_TESTED:
+    """Lower the rate or raise the steps until fresh networks learn, then try to climb."""
+    passed = None
+    while passed is None:
+        few = _tried(lab, rate, steps, FEWEST_TESTED)
+        many = _tried(lab, rate, steps, TESTED) if few is not None and few.works else few
+        if many is None:
             return lab.advice(
                 f"No rate can be advised yet: {rate:.3g} seems to learn within {steps} steps, but "
                 f"a test of that on {FEWEST_TESTED} networks takes more work than allowed."
             )
-        first = lab.drawn
-        found = trial(lab.problem, lab.networks(runs), rate, steps, lab.learned_at)
-        lab.spend(found.network_steps)
-        if found.learned.all():
-            named = max(steps, _rounded_up(1.25 * float(found.arrival.max())))
-            return _passed(lab, rate, named, runs, (first, lab.drawn))
-        if found.unstable.any():
+        if many.works:
+            passed, steps = many, max(steps, _rounded_up(1.25 * many.slowest))
+        elif many.unstable:
             rate /= math.sqrt(2.0)
         else:
             steps = _rounded_up(1.5 * steps)
+    # With so many steps a larger rate may do as well: runs at the edge of stability take longer.
+    while 2.0 * passed.rate < lab.ceiling:
+        far = _tried(lab, 2.0 * passed.rate, steps, FEWEST_TESTED)
+        near = None
+        if far is not None and far.works:
+            near = _tried(lab, math.sqrt(2.0) * passed.rate, steps, TESTED)
+        if near is None or not near.works:
+            break
+        passed = near
+    return _advised(lab, passed, steps)
 
 
-def _passed(lab: _Laboratory, rate: float, steps: int, runs: int, seeds: tuple[int, int]) -> Advice:
+@dataclass(frozen=True)
+class _Tried:
+    """Fresh networks at a rate: how many, their numbers, and what became of them."""
+
+    rate: float
+    runs: int
+    seeds: tuple[int, int]
+    works: bool
+    unstable: bool
+    slowest: float
+
+
+def _tried(lab: _Laboratory, rate: float, steps: int, wanted: int) -> _Tried | None:
+    """So many fresh networks, or as many as the work allows; None if that is too few."""
+    runs = min(wanted, lab.affordable_runs(steps))
+    if runs < FEWEST_TESTED:
+        return None
+    first = lab.drawn
+    found = trial(lab.problem, lab.networks(runs), rate, steps, lab.learned_at)
+    lab.spend(found.network_steps)
+    return _Tried(
+        rate,
+        runs,
+        (first, lab.drawn),
+        bool(found.learned.all()),
+        bool(found.unstable.any()),
+        float(found.arrival.max()),
+    )
+
+
+def _advised(lab: _Laboratory, passed: _Tried, steps: int) -> Advice:
+    rate, runs = passed.rate, passed.runs
     low = share_interval(runs, runs)[0]
     return lab.advice(
         f"Use learning rate {rate:.4g}: from {_start(lab)} it learned in {runs} of {runs} fresh "
@@ -336,5 +380,5 @@ def _passed(lab: _Laboratory, rate: float, steps: int, runs: int, seeds: tuple[i
         learned_share=1.0,
         learned_share_low=low,
         runs=runs,
-        seeds=seeds,
+        seeds=passed.seeds,
     )

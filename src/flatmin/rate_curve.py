@@ -108,6 +108,8 @@ def rate_curve(
     def measure(rate: float) -> RatePoint:
         found = trial(problem, start, rate, steps, learned_at)
         learned = found.learned
+        # Above the ceiling nothing settles: a risk that happens to fall will rise again.
+        unstable = ~learned if rate > ceiling else found.unstable
         low, high = share_interval(int(learned.sum()), runs)
         if progress is not None:
             progress(1)
@@ -116,8 +118,8 @@ def rate_curve(
             learned=float(learned.mean()),
             learned_low=low,
             learned_high=high,
-            unstable=float(found.unstable.mean()),
-            slow=float(found.slow.mean()),
+            unstable=float(unstable.mean()),
+            slow=float((~learned & ~unstable).mean()),
             median_steps=float(np.median(found.arrival[learned])) if learned.any() else None,
         )
         return points[rate]

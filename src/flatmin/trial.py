@@ -29,11 +29,6 @@ class Trial:
     arrival: NDArray[np.int64]
     network_steps: int
 
-    @property
-    def slow(self) -> NDArray[np.bool_]:
-        """Runs that were stable and have not learned."""
-        return np.asarray(~self.learned & ~self.unstable)
-
 
 def trial(
     problem: Regression | Samples,

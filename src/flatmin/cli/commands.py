@@ -20,11 +20,12 @@ METAVARS = {
     **dict.fromkeys(_WHOLE, "N"),
     **dict.fromkeys(_NUMBER, "NUMBER"),
     **dict.fromkeys(_NAME, "NAME"),
-    **dict.fromkeys(("target", "features", "x", "y", "by"), "COLUMN"),
+    **dict.fromkeys(("target", "features", "drop", "one_hot", "x", "y", "by"), "COLUMN"),
     **dict.fromkeys(("figure", "results"), "FILE"),
     **dict.fromkeys(("out", "figures"), "FOLDER"),
     "depths": "N,N,...",
     "learning_rate": "RATE",
+    "missing": "drop|mean",
     "only": "ID",
     "scheduler": "ADDRESS",
 }

@@ -86,10 +86,13 @@ def observe(
     quarter = steps // 4
     lost = ~np.isfinite(excess).all(axis=0)
     safe = np.where(lost, 1.0, excess)
-    means = np.stack([safe[i * quarter : (i + 1) * quarter].mean(axis=0) for i in range(4)])
+    # Sums run along rows, one a run: along columns their rounding would depend on their number.
+    along = np.ascontiguousarray(safe.T)
+    means = np.stack([along[:, i * quarter : (i + 1) * quarter].mean(axis=1) for i in range(4)])
     falling = (np.diff(means, axis=0) < 0.0).all(axis=0) & (means[3] <= _FALLING * means[0])
     gain = safe[0] - safe[-1]
-    possible = rates * np.sum(np.where(lost, 0.0, gradient[:-1]) ** 2, axis=0)
+    squares = np.ascontiguousarray(np.where(lost, 0.0, gradient[:-1]).T) ** 2
+    possible = rates * squares.sum(axis=1)
     # Where nothing is to be gained beyond rounding, no step overshoots.
     overshooting = (gain < _OVERSHOOT * possible) & (possible > 1e-12 * np.abs(safe[0]))
     state = np.where(
