@@ -43,7 +43,7 @@ def ill_conditioned(spread=0.95, weak=0.4):
     for alignment, condition in product(ALIGNMENTS, CONDITIONS):
         ends = spread if alignment == "spread" else weak
         rows = [
-            {"depth": depth, "relative_rate": rate, "excess_risk": 1e-9 if rate <= ends else 0.1}
+            {"depth": depth, "relative_rate": rate, "learned": rate <= ends}
             for depth, rate, _ in product((2, 5, 40), (0.2, 0.4, 0.8, 0.95, 1.05, 1.5), range(10))
         ]
         tables[f"beyond-ill-conditioned-{alignment}-{condition}"] = StudyTables(pd.DataFrame(rows))
@@ -202,7 +202,7 @@ def test_working_rate_needs_half_of_the_runs():
         {
             "depth": 2,
             "relative_rate": [0.5, 0.5, 0.7, 0.7, 0.9, 0.9, 0.9],
-            "excess_risk": [1e-9, 1e-9, 1e-9, 0.1, 1e-9, 0.1, np.nan],
+            "learned": [True, True, True, False, True, False, False],
         }
     )
     found = working_rates(rows, data)

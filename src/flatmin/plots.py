@@ -72,14 +72,14 @@ def depth_figure(predictions: Sequence[Prediction]) -> Figure:
     return figure
 
 
-def rate_figure(curves: dict[int, RateCurve], advised: dict[int, float | None]) -> Figure:
-    """The share of runs that learn against the learning rate, one panel a depth.
+def rate_figure(curves: dict[str, RateCurve], advised: dict[str, float | None]) -> Figure:
+    """The share of runs that learn against the learning rate, one panel a curve, under its title.
 
     What did not learn is divided into unstable (above) and too slow (below); the ceiling 2/S_min is
     dashed, the tested rate a solid line.
     """
     figure, panels = new_figure(len(curves), width=max(5.5, 3.2 * len(curves)), height=4.0)
-    for panel, (depth, curve) in zip(panels, sorted(curves.items()), strict=True):
+    for panel, (title, curve) in zip(panels, curves.items(), strict=True):
         rates = [one.learning_rate for one in curve.points]
         slow = [one.slow for one in curve.points]
         learned = [one.slow + one.learned for one in curve.points]
@@ -87,12 +87,11 @@ def rate_figure(curves: dict[int, RateCurve], advised: dict[int, float | None]) 
         panel.fill_between(rates, slow, learned, color=GREEN, alpha=0.7, lw=0, label="learned")
         panel.fill_between(rates, learned, 1.0, color=RED, alpha=0.55, lw=0, label="unstable")
         panel.axvline(curve.ceiling, color=BLACK, ls="--", label="2 / S_min")
-        tested = advised.get(depth)
+        tested = advised.get(title)
         if tested is not None:
             panel.axvline(tested, color=BLUE, lw=2, label="tested rate")
-        title = f"depth {depth}, at most {curve.steps} steps"
         panel.set(xscale="log", xlabel="learning rate", ylim=(0.0, 1.0))
-        panel.set_title(title, fontsize=9)
+        panel.set_title(f"{title}, {curve.steps} steps at most", fontsize=9)
         panel.set_xlim(min(rates), max(*rates, 1.2 * curve.ceiling))
         plain_log_ticks(panel.xaxis)
         panel.tick_params(axis="x", labelsize=8, rotation=45)

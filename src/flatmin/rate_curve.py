@@ -138,19 +138,20 @@ def rate_curve(
 
 
 def _bracket(measure: Callable[[float], RatePoint], ceiling: float) -> None:
-    """From the ceiling down: first to where some run is stable, then to where all are too slow."""
+    """Up from the ceiling until none learns, down from it until all are too slow.
+
+    Where all runs end alike there is little to see, and strides grow from 1.5 to 10.
+    """
     top = measure(ceiling)
-    rate, above = ceiling, top
-    while above.learned > 0.0 and rate < 10.0 * ceiling:
+    rate = _RATIO * ceiling
+    while measure(rate).learned > 0.0 and rate < 10.0 * ceiling:
         rate *= _RATIO
-        above = measure(rate)
-    rate, step, taken = ceiling, _RATIO, 0
-    below = top
-    while below.slow < 1.0 and rate > _LOWEST * ceiling and taken < MOST_RATES // 2:
-        # Where everything is unstable there is nothing to see: larger and larger strides.
-        step = min(step * _RATIO, 10.0) if below.unstable == 1.0 else _RATIO
-        rate, taken = rate / step, taken + 1
-        below = measure(rate)
+    rate, stride, point = ceiling, _RATIO, top
+    while point.slow < 1.0 and rate > _LOWEST * ceiling:
+        rate /= stride
+        point = measure(rate)
+        alike = max(point.learned, point.unstable) == 1.0
+        stride = min(stride * _RATIO, 10.0) if alike else _RATIO
 
 
 def _difference(one: RatePoint, other: RatePoint) -> float:

@@ -142,6 +142,10 @@ class _Answer:
     advice: Advice | None = None
     curve: RateCurve | None = None
 
+    @property
+    def title(self) -> str:
+        return f"depth {self.prediction.depth}"
+
     def sentence(self, share: float) -> str:
         parts = [self.prediction.sentence()]
         if self.advice is not None:
@@ -191,10 +195,8 @@ def _draw(path: Any, found: _Answer, others: list[_Answer], curve: bool) -> None
         save(depth_figure([other.prediction for other in others]), path)
         return
     shown = [one for one in others if one.curve is not None] or [found]
-    drawn = {one.prediction.depth: one.curve for one in shown if one.curve is not None}
-    advised = {
-        one.prediction.depth: one.advice.learning_rate for one in shown if one.advice is not None
-    }
+    drawn = {one.title: one.curve for one in shown if one.curve is not None}
+    advised = {one.title: one.advice.learning_rate for one in shown if one.advice is not None}
     save(rate_figure(drawn, advised), path)
 
 

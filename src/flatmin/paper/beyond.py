@@ -80,7 +80,7 @@ def ill_conditioned(tables: Tables) -> list[Claim]:
             rates = working_rates(rows, data)
             measured = rates["measured"]
             place = f"condition number {condition}, {ALIGNMENTS[alignment]}"
-            above, all_above = learned_above(rows, data)
+            above, all_above = learned_above(rows)
             claims = [
                 judge(
                     f"{name}-nothing-above",

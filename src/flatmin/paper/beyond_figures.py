@@ -30,10 +30,6 @@ ALIGNMENTS = {"spread": "w* spread over all eigenvectors", "weak": "w* on the we
 CONDITIONS = (100, 1000)
 FEATURES = (2, 4, 8, 16, 32, 64)
 STARTS = {"small": "small initialisation", "residual": "residual initialisation"}
-# A run on ill-conditioned data has learned when its excess risk is below this share of that at
-# w = 0. The distance to w* would not do: directions of small eigenvalue hardly change the risk,
-# and reaching w* along them takes a number of steps of the order of the condition number.
-LEARNED_SHARE = 1e-3
 # The slope of the paper's Figure 6b, with its standard error.
 PAPER_SLOPE, PAPER_SLOPE_ERROR = 0.42, 0.01
 # Changes of sharpness below this share of it do not count as a rise or a fall.
@@ -60,7 +56,9 @@ def regression_of(name: str) -> Regression:
 def working_rates(rows: pd.DataFrame, data: Regression) -> pd.DataFrame:
     """By depth, in units of the exact 2/S_min: the largest rate at which at least half of the runs
     learned (`measured`, NaN if there is none) and the paper's formula (`paper`)."""
-    shares = _learned(rows, data).groupby([rows["depth"], rows["relative_rate"]]).mean()
+    # Not the distance to w*: directions of small eigenvalue hardly change the risk, and reaching w*
+    # along them takes a number of steps of the order of the condition number.
+    shares = rows["learned"].groupby([rows["depth"], rows["relative_rate"]]).mean()
     table = {}
     for depth in sorted(rows["depth"].unique()):
         works = shares[depth][shares[depth] >= 0.5].index
@@ -69,17 +67,13 @@ def working_rates(rows: pd.DataFrame, data: Regression) -> pd.DataFrame:
     return pd.DataFrame.from_dict(table, orient="index", dtype=float)
 
 
-def learned_above(rows: pd.DataFrame, data: Regression) -> tuple[float, float]:
+def learned_above(rows: pd.DataFrame) -> tuple[float, float]:
     """The share of runs that learned above the exact 2/S_min: the largest at a depth and rate, and
     that of all of them."""
     above = rows[rows["relative_rate"] > 1.0]
-    learned = _learned(above, data)
+    learned = above["learned"]
     largest = learned.groupby([above["depth"], above["relative_rate"]]).mean().max()
     return float(largest), float(learned.mean())
-
-
-def _learned(rows: pd.DataFrame, data: Regression) -> pd.Series[bool]:
-    return rows["excess_risk"] < LEARNED_SHARE * (data.risk_at_zero - data.risk_min)
 
 
 def dead(rows: pd.DataFrame) -> pd.Series[bool]:
@@ -99,7 +93,7 @@ def slopes(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def sharpening(rows: pd.DataFrame, traces: pd.DataFrame) -> pd.DataFrame:
-    """How sharpness moved along each run that converged.
+    """How sharpness moved along each run that settled.
 
     `change` is its final over its initial value; `monotone` whether no record lies below an earlier
     one; `fall` the largest relative fall below an earlier record; `peak` the largest record over
@@ -119,7 +113,7 @@ def sharpening(rows: pd.DataFrame, traces: pd.DataFrame) -> pd.DataFrame:
 
 
 def flatness(tables: Tables, axis: str, start: str) -> pd.DataFrame:
-    """S/S_min of the converged runs against `size`: the depth, or the number of features.
+    """S/S_min of the settled runs against `size`: the depth, or the number of features.
 
     `bound` is Corollary 2's 4 Lam/lam of the data.
     """
