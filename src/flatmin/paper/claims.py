@@ -142,8 +142,8 @@ def success_and_failure(
         judge(
             f"{figure}-learns-below",
             figure,
-            "below 2/S_min the runs that do not diverge come near w*, whatever the scale: the largest "
-            "median of |w - w*|^2 over rates and scales",
+            "below 2/S_min the runs that do not diverge come near w*, whatever the scale: the "
+            "largest median of |w - w*|^2 over rates and scales",
             f"at most {NEAR:g}",
             "none",
             medians.max(),
