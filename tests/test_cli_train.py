@@ -18,6 +18,7 @@ from commands import call
 from flatmin.curvature import sharpness
 from flatmin.paper.data import paper_samples
 from flatmin.theory.minimal_sharpness import critical_learning_rate, minimal_sharpness
+from processes import started
 
 
 def test_json_without_a_file_uses_the_papers_data(monkeypatch, capsys):
@@ -206,14 +207,12 @@ def test_ctrl_c_stops(tmp_path, seconds, compiled, limit):
     command = Path(sys.executable).with_name("flatmin")
     arguments = ["train", "--learning-rate", "1e-9", "--steps", "1e9", "--record-every", "1e8"]
     environment = os.environ if compiled else os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
-    process = subprocess.Popen(
-        [command, *arguments], stderr=subprocess.PIPE, text=True, env=environment
-    )
-    time.sleep(seconds)
-    assert process.poll() is None
-    os.kill(process.pid, signal.SIGINT)
-    begin = time.monotonic()
-    _, err = process.communicate(timeout=60)
-    assert time.monotonic() - begin < limit
+    with started([command, *arguments], stderr=subprocess.PIPE, env=environment) as process:
+        time.sleep(seconds)
+        assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        begin = time.monotonic()
+        _, err = process.communicate(timeout=60)
+        assert time.monotonic() - begin < limit
     assert process.returncode == 130
     assert err.endswith("flatmin: stopped\n")
