@@ -13,13 +13,13 @@ SIDE_BY_SIDE := -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 .PHONY: help test test-processors reproduce bench docs lint clean
 
 help:
-	@echo "make test       run the test suite"
-	@echo "make test-processors  the same as on other processors (SETTINGS=old for one of them)"
-	@echo "make reproduce  every figure and claim of the paper, in minutes"
-	@echo "make bench      compare with rivals on this machine (writes benchmarks/RESULTS.md)"
-	@echo "make docs       the documentation as a web site, in docs/_build/html"
-	@echo "make lint       ruff and mypy"
-	@echo "make clean      remove the environment and caches"
+	@echo "make test             run the test suite"
+	@echo "make test-processors  the same as on other processors; SETTINGS=old runs one setting"
+	@echo "make reproduce        every figure and claim of the paper, in minutes"
+	@echo "make bench            compare with rivals on this machine (writes benchmarks/RESULTS.md)"
+	@echo "make docs             the documentation as a web site, in docs/_build/html"
+	@echo "make lint             ruff and mypy"
+	@echo "make clean            remove the environment and caches"
 
 $(READY): EXTRAS := test,lint
 $(DOCS_READY): EXTRAS := docs
