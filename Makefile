@@ -6,18 +6,21 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DOCS_READY := $(VENV)/.ready-docs
 GENERATED := docs/_generated
+# A process a core, each with whole files of tests, in the order of tests/conftest.py.
+SIDE_BY_SIDE := -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help install test reproduce bench docs lint clean
+.PHONY: help install test test-processors reproduce bench docs lint clean
 
 help:
-	@echo "make install    the command, in $(BIN)"
-	@echo "make test       run the test suite"
-	@echo "make reproduce  every figure and claim of the paper, in minutes"
-	@echo "make bench      compare with rivals on this machine (writes benchmarks/RESULTS.md)"
-	@echo "make docs       the documentation as a web site, in docs/_build/html"
-	@echo "make lint       ruff and mypy"
-	@echo "make clean      remove the environment and caches"
+	@echo "make install          the command, in $(BIN)"
+	@echo "make test             run the test suite"
+	@echo "make test-processors  the same as on other processors; SETTINGS=old runs one setting"
+	@echo "make reproduce        every figure and claim of the paper, in minutes"
+	@echo "make bench            compare with rivals on this machine (writes benchmarks/RESULTS.md)"
+	@echo "make docs             the documentation as a web site, in docs/_build/html"
+	@echo "make lint             ruff and mypy"
+	@echo "make clean            remove the environment and caches"
 
 $(READY): EXTRAS := test,lint
 $(DOCS_READY): EXTRAS := docs
@@ -32,7 +35,11 @@ install: $(READY)
 
 # BLAS threads only get in each other's way on matrices as small as these.
 test: $(READY)
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/compile_ahead.py
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest $(SIDE_BY_SIDE)
+
+test-processors: $(READY)
+	PYTEST_ADDOPTS="$(SIDE_BY_SIDE)" $(BIN)/python scripts/test_processors.py $(SETTINGS)
 
 reproduce: $(READY)
 	$(BIN)/flatmin reproduce --out reproduction

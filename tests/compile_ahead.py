@@ -1,46 +1,70 @@
-"""Compiles kernels that later tests need, in a process of its own while the first tests run.
+"""Compiles the kernels that the tests need, before they run, on all cores.
 
-The tests run on one core and compile for two minutes; what is compiled here they find on disk.
+It is a quarter of the suite's work. Tests that run side by side would each compile what they need,
+some of it twice; here every kernel is compiled once. A kernel is compiled for its lanes (blocks are
+narrow or wide) and its precision, all in one process: the index of a kernel's compiled forms is a
+file that two processes must not write at once.
 """
 
 from __future__ import annotations
 
-import numpy as np
+import os
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 
-import test_descent
-import test_flow_kernel
-import test_samples_kernel
+from flatmin.curvature import sharpness
 from flatmin.dynamics.descent import descend
-from flatmin.network import Architecture
+from flatmin.dynamics.flow import flow
+from flatmin.dynamics.outcome import Recording
+from flatmin.generators import gaussian_samples
+from flatmin.initialisation import initialise
+from flatmin.network import Architecture, Ensemble
+
+NARROW, WIDE = 1, 9  # networks: a block of four lanes, two blocks of eight
+LINEAR, TANH = Architecture.mlp(2, 2), Architecture.mlp(2, 2, activation="tanh")
+SAMPLES = gaussian_samples(4, 2)
+DATA = SAMPLES.regression()
 
 
-def flow(lanes: int) -> None:
-    case, flat = test_flow_kernel.start(test_flow_kernel.RESIDUAL, 1)
-    test_flow_kernel.run(case, flat, lanes=lanes, end=1e-3)
+def networks(size: int, architecture: Architecture = LINEAR) -> Ensemble:
+    return initialise(architecture, "gaussian", 0.5, 0, [(i,) for i in range(size)])
 
 
-def samples(lanes: int, dtype: type = np.float64) -> None:
-    architecture = test_samples_kernel.SHAPES[0]
-    start = test_samples_kernel.start(architecture, 1, 2)
-    test_samples_kernel.descend(architecture, *start, 1e-3, 1, lanes=lanes, dtype=dtype)
+def curvature_lanes() -> None:
+    for size in (NARROW, WIDE):
+        sharpness(DATA, networks(size))
 
 
-def several_outputs() -> None:
-    data, ensemble = test_descent.setting(Architecture.multivariate(3, 3, 2), 4)
-    descend(data, ensemble, 1e-3, 1)
+def flow_kernel() -> None:
+    flow(DATA, networks(NARROW), end=1e-3)
 
 
-def single_precision() -> None:
-    data, ensemble = test_descent.setting(Architecture.mlp(5, 4), 4)
-    descend(data, ensemble, 1e-3, 1, precision="float32")
+def samples_kernel() -> None:
+    for size in (NARROW, WIDE):
+        descend(SAMPLES, networks(size, TANH), 1e-3, 1, threads=1)
+    descend(SAMPLES, networks(WIDE, TANH), 1e-3, 1, threads=1, precision="float32")
 
+
+def trace_kernel() -> None:
+    for size in (NARROW, WIDE):
+        recording = Recording(1, ("sharpness",))
+        descend(DATA, networks(size), 1e-3, 1, threads=1, recording=recording)
+
+
+def linear_kernel() -> None:
+    for size in (NARROW, WIDE):
+        descend(DATA, networks(size), 1e-3, 1, threads=1)
+    descend(DATA, networks(NARROW), 1e-3, 1, precision="float32")
+
+
+# The longest first, so that the cores end together.
+KERNELS: tuple[Callable[[], None], ...] = (
+    *(curvature_lanes, samples_kernel, trace_kernel, linear_kernel, flow_kernel),
+)
 
 if __name__ == "__main__":
-    # In the order in which the tests ask for them.
-    flow(4)
-    samples(4)
-    several_outputs()
-    samples(8)
-    single_precision()
-    flow(8)
-    samples(8, np.float32)
+    workers = min(os.cpu_count() or 1, len(KERNELS))
+    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+        for job in [pool.submit(kernel) for kernel in KERNELS]:
+            job.result()

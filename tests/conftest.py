@@ -1,9 +1,6 @@
 """Strict tests: deterministic property tests, 64-bit automatic differentiation."""
 
-import os
-import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,20 +18,11 @@ settings.register_profile(
 )
 settings.load_profile("flatmin")
 
+# What takes longest begins first, so that processes side by side end together.
+LONG = ("test_reproduce", "test_cli_check", "test_study_reliability", "test_study_cluster")
 
-@pytest.fixture(scope="session", autouse=True)
-def _compile_ahead(request: pytest.FixtureRequest) -> Iterator[None]:
-    """With a core to spare, and all tests to run: kernels for later while the first tests run."""
-    modules = {Path(item.path).stem for item in request.session.items}
-    wanted = {"test_cli_study", "test_descent", "test_flow_kernel", "test_samples_kernel"}
-    if not wanted <= modules or (os.cpu_count() or 1) == 1:
-        yield
-        return
-    process = subprocess.Popen(
-        [sys.executable, HERE / "compile_ahead.py"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    yield
-    process.kill()
-    process.wait()
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The long files first; the order is otherwise kept."""
+    places = {name: place for place, name in enumerate(LONG)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(places)))

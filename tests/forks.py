@@ -9,28 +9,35 @@ from __future__ import annotations
 import gc
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import processes
 
 FLATMIN = "flatmin.cli:main"
 
 
-class Forks:
-    """The process that is copied: it has executed the Python statements `ready`."""
+@contextmanager
+def forks(folder: Path, ready: str, **environment: str) -> Iterator[Forks]:
+    """Copies of one process inside the block, each of which first executes `ready`."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    command = (sys.executable, __file__, ready)
+    with processes.started(command, env=os.environ | environment, **pipes) as server:
+        yield Forks(folder, server)
 
-    def __init__(self, folder: Path, ready: str, **environment: str) -> None:
-        self._folder, self._count = folder, 0
-        self._server = subprocess.Popen(
-            [sys.executable, __file__, ready],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=os.environ | environment,
-        )
+
+class Forks:
+    """The process that is copied; the copies are in its session and end with it."""
+
+    def __init__(self, folder: Path, server: subprocess.Popen[str]) -> None:
+        self._folder, self._count, self._server = folder, 0, server
         assert self._server.stdout is not None
         threads = json.loads(self._server.stdout.readline())
         # A copy has only the thread that copied: none of the others may hold a lock.
@@ -63,10 +70,6 @@ class Forks:
         )
         return Fork(self, pid, out)
 
-    def close(self) -> None:
-        """End the process; its copies go on."""
-        self._server.communicate()
-
 
 class Fork:
     """A copy, as `subprocess.Popen` shows a process."""
@@ -88,9 +91,9 @@ class Fork:
 
     def kill(self) -> None:
         """kill -9."""
-        self.send_signal(9)
+        self.send_signal(signal.SIGKILL)
 
-    def wait(self, timeout: float = 300.0) -> int:
+    def wait(self, timeout: float = processes.LIMIT_SECONDS) -> int:
         """Until it has ended."""
         deadline = time.monotonic() + timeout
         while (code := self.poll()) is None:
@@ -98,7 +101,7 @@ class Fork:
             time.sleep(0.005)
         return code
 
-    def communicate(self, timeout: float = 300.0) -> tuple[str, str]:
+    def communicate(self, timeout: float = processes.LIMIT_SECONDS) -> tuple[str, str]:
         """What it wrote to standard output and standard error."""
         self.wait(timeout)
         return self._out.read_text(), self._out.with_suffix(".err").read_text()
@@ -135,6 +138,8 @@ def _serve() -> None:
                 _become(asked)
                 return
         print(json.dumps(answer), flush=True)
+    # The tests have ended, perhaps killed themselves: no copy stays behind.
+    os.killpg(os.getpid(), signal.SIGKILL)  # the leader of the group is this process
 
 
 if __name__ == "__main__":

@@ -120,3 +120,15 @@ def brute_force_minimal_sharpness(
             x = result.x
         best = min(best, float(np.exp(result.fun)))
     return best
+
+
+def product_rounding(matrices: Sequence[Any]) -> float:
+    """How far apart two computed products W_L ... W_1 can lie, in norm.
+
+    A product A B with inner size n has |fl(A B) - A B|_F <= n eps |A|_F |B|_F (Higham, Accuracy and
+    Stability, (3.13)), in whatever order it is summed; errors of the factors add up, and there are
+    two products.
+    """
+    inner = sum(matrix.shape[1] for matrix in matrices)
+    norms = [np.linalg.norm(matrix) for matrix in matrices]
+    return float(2.0 * inner * np.finfo(float).eps * np.prod(norms))

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from flatmin.study.shard_files import encode
 from flatmin.study.store import Store
-from forks import Fork, Forks
+from forks import Fork
 
 # Two depths on twelve data sets; runs that converge, diverge and step out; with traces.
 SPEC = """\
@@ -29,7 +26,7 @@ learning_rate = [0.02, 0.2]
 """
 SHARDS = 24
 MAIN = "from flatmin.cli import main; main()"
-# For `Forks`: a check of the spec loads the kernels of a run, for wide blocks and narrow ones.
+# A check of a spec loads the kernels of its runs.
 READY = """\
 import contextlib, io, sys
 from flatmin.cli import main
@@ -52,28 +49,15 @@ def command(*arguments: object, before: str = "") -> list[str]:
     return [sys.executable, "-c", f"{before}\n{MAIN}", *map(str, arguments)]
 
 
-def start(*arguments: object, **options: Any) -> subprocess.Popen[str]:
-    """flatmin as a process of its own."""
-    return subprocess.Popen(
-        command(*arguments, **options),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def forks(folder: Path, spec: Path, ready: str = "", **environment: str) -> Iterator[Forks]:
-    """For a fixture: processes that begin with flatmin imported and the spec's kernels loaded."""
-    folder.mkdir()
-    running = Forks(folder, READY.format(spec=str(spec)) + ready, **environment)
-    yield running
-    running.close()
-
-
-def finish(process: subprocess.Popen[str] | Fork) -> tuple[int, str, str]:
-    """Exit code, output and errors of a process that ends by itself."""
-    out, err = process.communicate(timeout=300)
+def finish(process: Fork) -> tuple[int, str, str]:
+    """Exit code, output and errors of a copy that ends by itself."""
+    out, err = process.communicate()
     return process.returncode, out, err
+
+
+def ready(spec: Path) -> str:
+    """For `forks`: flatmin imported, the spec's kernels loaded, for wide blocks and narrow ones."""
+    return READY.format(spec=str(spec))
 
 
 def results(directory: Path) -> tuple[bytes, bytes]:

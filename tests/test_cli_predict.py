@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from flatmin import __version__
 from flatmin.cli import main
 from flatmin.generators import gaussian_samples
 from flatmin.theory.minimal_sharpness import minimal_sharpness, vanishing_scale_limit
+from processes import run
 
 
 @pytest.fixture
@@ -195,8 +195,7 @@ def test_a_bug_keeps_its_traceback(monkeypatch, table):
 
 def test_the_installed_command_answers_without_heavy_imports():
     command = Path(sys.executable).with_name("flatmin")
-    answer = subprocess.run([command, "--version"], capture_output=True, text=True, check=True)
-    assert answer.stdout == f"flatmin {__version__}\n"
+    assert run([command, "--version"]) == (0, f"flatmin {__version__}\n", "")
     code = (
         "import sys; sys.argv = ['flatmin', '--help']\n"
         "from flatmin.cli import main\n"
@@ -205,7 +204,6 @@ def test_the_installed_command_answers_without_heavy_imports():
         "heavy = {'numpy', 'scipy', 'numba', 'pyarrow', 'matplotlib'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )
-    answer = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert "predict" in answer.stdout
+    returned, out, err = run([sys.executable, "-c", code])
+    assert (returned, err) == (0, "")
+    assert "predict" in out

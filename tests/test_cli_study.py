@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 
 import pandas as pd
@@ -14,6 +13,8 @@ from flatmin.cli import main
 from flatmin.study.estimate import estimate
 from flatmin.study.plan import network_steps
 from flatmin.study.spec import parse_spec, read_spec
+from processes import run
+from study_runs import command
 
 SMALL = """\
 name = "small"
@@ -46,12 +47,8 @@ def finished(tmp_path_factory):
     """A finished study's folder."""
     folder = tmp_path_factory.mktemp("study")
     (folder / "small.toml").write_text(SMALL)
-    command = [sys.executable, "-c", "from flatmin.cli import main; main()", "study", "run"]
-    subprocess.run(
-        [*command, str(folder / "small.toml"), "--out", str(folder / "out")],
-        check=True,
-        capture_output=True,
-    )
+    code, _, err = run(command("study", "run", folder / "small.toml", "--out", folder / "out"))
+    assert (code, err) == (0, "")
     return folder / "out"
 
 
@@ -234,6 +231,7 @@ def test_help_imports_no_numpy():
         "except SystemExit: pass\n"
         "assert not {'numpy', 'pyarrow', 'pandas', 'numba'} & set(sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    for command in ("new", "check", "run", "show", "export", "plot"):
-        assert command in done.stdout
+    returned, out, err = run([sys.executable, "-c", code])
+    assert (returned, err) == (0, "")
+    for name in ("new", "check", "run", "show", "export", "plot"):
+        assert name in out

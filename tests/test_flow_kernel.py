@@ -223,7 +223,6 @@ def test_bits_do_not_depend_on_the_company(widths: tuple[int, ...]) -> None:
         np.testing.assert_array_equal(other[0], weights[keep])  # type: ignore[index]
         np.testing.assert_array_equal(other[1], record[keep])  # type: ignore[index]
 
-    same(run(case, flat, tolerance=1e-9, end=ends, lanes=8))
     same(run(case, flat, tolerance=1e-9, end=ends, threads=2))
     same(run(case, flat, tolerance=1e-9, end=ends, steps=7))
     same(run(case, flat, tolerance=1e-9, end=ends, steps=1))

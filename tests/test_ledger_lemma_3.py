@@ -128,8 +128,9 @@ def test_a_pushed_value_is_reached_inside_the_ball() -> None:
 def test_confidence_limits_against_scipy(failures: int, draws: int) -> None:
     expected = binomtest(failures, draws).proportion_ci(0.95, method="exact")
     low, high = confidence_interval(failures, draws)
-    assert low == pytest.approx(expected.low, abs=1e-12)
-    assert high == pytest.approx(expected.high, abs=1e-12)
+    # SciPy finds its limits by bisection to 2e-12, the default of `brentq`.
+    assert low == pytest.approx(expected.low, abs=4e-12)
+    assert high == pytest.approx(expected.high, abs=4e-12)
 
 
 def test_networks_that_fail_are_among_those_that_may(table: Lemma3Table) -> None:

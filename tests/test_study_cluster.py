@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-import study_runs
 from flatmin.study.runner import run_study
 from flatmin.study.spec import read_spec
 from forks import Fork, Forks
-from study_runs import SHARDS, files, finish, shard_files, start, write_spec
+from forks import forks as forked
+from processes import run
+from study_runs import SHARDS, command, files, finish, ready, shard_files, write_spec
 
 OTHER_VERSION = "import flatmin; flatmin.__version__ = '0.0.0'"
 
@@ -87,9 +88,10 @@ class Cluster:
 
 @pytest.fixture(scope="module")
 def forks(tmp_path_factory, spec):
-    folder = tmp_path_factory.mktemp("forks") / "out"
     # Workers are not begun by the command, which would give them one thread of BLAS.
-    yield from study_runs.forks(folder, spec, READY, OPENBLAS_NUM_THREADS="2")
+    imported, threads = ready(spec) + READY, {"OPENBLAS_NUM_THREADS": "2"}
+    with forked(tmp_path_factory.mktemp("forks"), imported, **threads) as running:
+        yield running
 
 
 @pytest.fixture
@@ -126,8 +128,8 @@ def test_two_workers_give_the_bytes_of_a_local_run(cluster, spec, whole, tmp_pat
     cluster.add_worker()
     cluster.wait_for_workers(2)
     out = tmp_path / "out"
-    code, printed, err = finish(
-        start("study", "run", spec, "--out", out, "--scheduler", cluster.address, "--json")
+    code, printed, err = run(
+        command("study", "run", spec, "--out", out, "--scheduler", cluster.address, "--json")
     )
     assert (code, err) == (0, "")
     assert json.loads(printed)["shards_run"] == SHARDS
@@ -165,7 +167,7 @@ def test_the_client_killed_the_next_call_continues(cluster, forks, spec, whole, 
 
 def test_processes_of_this_machine_give_the_bytes_of_a_local_run(spec, whole, tmp_path):
     out = tmp_path / "out"
-    code, printed, err = finish(start("study", "run", spec, "--out", out, "--workers", 2))
+    code, printed, err = run(command("study", "run", spec, "--out", out, "--workers", 2))
     assert (code, err) == (0, "")
     assert f"{SHARDS} of {SHARDS}" in printed
     assert files(out) == whole
@@ -246,8 +248,8 @@ def test_a_scheduler_that_goes_away_is_one_line(cluster, forks, spec, whole, tmp
 
 def test_without_distributed_it_says_what_to_install(spec, tmp_path):
     before = "import sys; sys.modules['distributed'] = None"
-    code, printed, err = finish(
-        start("study", "run", spec, "--out", tmp_path / "out", "--workers", 2, before=before)
+    code, printed, err = run(
+        command("study", "run", spec, "--out", tmp_path / "out", "--workers", 2, before=before)
     )
     assert (code, printed) == (2, "")
     assert "pip install 'flatmin[cluster]'" in err

@@ -14,9 +14,20 @@ from pathlib import Path
 
 import pytest
 
-import study_runs
 from forks import Forks
-from study_runs import SHARDS, SPEC, files, finish, results, shard_files, start, write_spec
+from forks import forks as forked
+from processes import LIMIT_SECONDS, run, started
+from study_runs import (
+    SHARDS,
+    SPEC,
+    command,
+    files,
+    finish,
+    ready,
+    results,
+    shard_files,
+    write_spec,
+)
 
 KILLS = 22
 SMALL = SPEC.replace("datasets = 12", "datasets = 1").replace("repetitions = 30", "repetitions = 2")
@@ -29,14 +40,15 @@ def spec(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def forks(tmp_path_factory, spec):
-    yield from study_runs.forks(tmp_path_factory.mktemp("forks") / "out", spec)
+    with forked(tmp_path_factory.mktemp("forks"), ready(spec)) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory, spec, forks):
     """The study, undisturbed, and the seconds it took; the same files by a process from scratch."""
     parent = tmp_path_factory.mktemp("whole")
-    assert finish(start("study", "run", spec, "--out", parent / "first"))[0] == 0
+    assert run(command("study", "run", spec, "--out", parent / "first"))[0] == 0
     begin = time.monotonic()
     assert finish(forks.start("study", "run", spec, "--out", parent / "out"))[0] == 0
     seconds = time.monotonic() - begin
@@ -147,10 +159,7 @@ def test_interrupted_it_stops_at_once_and_continues(whole, spec, forks, tmp_path
     process = forks.start("study", "run", spec, "--out", out, *options)
     wait_for_shards(out, 2)
     process.send_signal(signal.SIGINT)
-    begin = time.monotonic()
     code, _, err = finish(process)
-    # The claim is a second; the margin is for a busy machine.
-    assert time.monotonic() - begin < 5.0
     assert code == 130
     assert err == f"flatmin: stopped; finished shards are in '{out}', the same command continues\n"
     assert 2 <= len(shard_files(out)) < SHARDS
@@ -180,14 +189,14 @@ def test_a_long_shard_does_not_hold_up_an_interruption(tmp_path):
     text = "\n".join(
         line for line in text.splitlines() if "learning_rate" not in line and "record" not in line
     )
-    process = start("study", "run", write_spec(tmp_path, text), "--out", tmp_path / "out")
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "out" / "failures").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    time.sleep(1.0)
-    assert process.poll() is None
-    process.send_signal(signal.SIGINT)
-    begin = time.monotonic()
-    assert finish(process)[0] == 130
-    assert time.monotonic() - begin < 5.0
+    out = tmp_path / "out"
+    with started(command("study", "run", write_spec(tmp_path, text), "--out", out)) as process:
+        deadline = time.monotonic() + 120
+        while not (out / "failures").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        time.sleep(1.0)
+        assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        assert process.wait(LIMIT_SECONDS) == 130
+    assert shard_files(out) == []

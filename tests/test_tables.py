@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 
 import numpy as np
@@ -16,6 +15,7 @@ from flatmin.errors import DataError
 from flatmin.generators import gaussian_samples
 from flatmin.problem import Regression, read_regression, read_samples
 from flatmin.tables import open_table
+from processes import run
 
 
 @pytest.fixture(scope="module")
@@ -319,14 +319,10 @@ def test_a_large_csv_is_summarised_in_little_memory(tmp_path):
         "problem = read_regression(sys.argv[1], 'y')\n"
         "print(problem.n, peak() - before, problem.w_star[0].hex())\n"
     )
-    run = subprocess.run(
-        [sys.executable, "-c", code, str(path)],
-        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    n, grown, first = run.stdout.split()
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    returned, out, err = run([sys.executable, "-c", code, path], env=environment)
+    assert (returned, err) == (0, "")
+    n, grown, first = out.split()
     assert int(n) == rows * repeats
     assert int(grown) < 0.6 * rows * repeats * 50 * 8 / 2**20
     expected = np.linalg.lstsq(values[:, :49], values[:, 49], rcond=None)[0]

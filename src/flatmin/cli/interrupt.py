@@ -40,6 +40,7 @@ def interruptible() -> Iterator[Callable[[], bool]]:
         yield lambda: pressed
     finally:
         if repeated:
-            signal.setitimer(signal.ITIMER_REAL, 0.0)
+            if pressed:  # else the timer may be someone else's
+                signal.setitimer(signal.ITIMER_REAL, 0.0)
             signal.signal(signal.SIGALRM, previous)
         signal.signal(signal.SIGINT, signal.default_int_handler)
