@@ -13,9 +13,9 @@ from flatmin.errors import SettingError
 from flatmin.generators import gaussian_samples, spectrum_samples
 from flatmin.network import Architecture
 from flatmin.problem import Regression, Samples
-from flatmin.rate_curve import rate_curve
 from flatmin.statistics import share_interval
 from flatmin.theory.minimal_sharpness import critical_learning_rate
+from flatmin.working_rates import rate_curve
 
 
 def real(name: str, prepare: bool) -> tuple[np.ndarray, np.ndarray]:

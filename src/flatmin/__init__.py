@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from flatmin.problem import Samples as Samples
     from flatmin.problem import read_regression as read_regression
     from flatmin.problem import read_samples as read_samples
-    from flatmin.rate_curve import rate_curve as rate_curve
     from flatmin.theory.flattest_depth import flattest_depth as flattest_depth
     from flatmin.theory.minimal_sharpness import minimal_sharpness as minimal_sharpness
     from flatmin.theory.minimisers import flattest_minimiser as flattest_minimiser
     from flatmin.theory.minimisers import minimiser_of_sharpness as minimiser_of_sharpness
     from flatmin.theory.prediction import predict as predict
     from flatmin.training import train as train
+    from flatmin.working_rates import rate_curve as rate_curve
 
 _HOMES = {
     "Sharpness": "flatmin.curvature",
@@ -63,7 +63,7 @@ _HOMES = {
     "minimiser_of_sharpness": "flatmin.theory.minimisers",
     "predict": "flatmin.theory.prediction",
     "train": "flatmin.training",
-    "rate_curve": "flatmin.rate_curve",
+    "rate_curve": "flatmin.working_rates",
     "advise": "flatmin.advice",
 }
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from flatmin.rate_curve import RateCurve
     from flatmin.study.summary import Curve, Facets
+    from flatmin.working_rates import RateCurve
 
 # Okabe and Ito's palette, legible with any kind of colour vision.
 BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"

@@ -12,8 +12,8 @@ from flatmin.errors import SettingError
 
 if TYPE_CHECKING:
     from flatmin.advice import Advice
-    from flatmin.rate_curve import RateCurve
     from flatmin.theory.prediction import Prediction
+    from flatmin.working_rates import RateCurve
 
 DEFAULT_DEPTHS = "2,5,10,20,40"
 
@@ -169,7 +169,7 @@ def _measured(prediction: Prediction, wanted: _Wanted) -> _Answer:
     from flatmin.advice import WORK, advise
     from flatmin.cli.output import progress_bar
     from flatmin.initialisation import architecture_for
-    from flatmin.rate_curve import MOST_RATES, STEPS, rate_curve
+    from flatmin.working_rates import MOST_RATES, STEPS, rate_curve
 
     data, depth = prediction.regression, prediction.depth
     network = architecture_for(
