@@ -67,7 +67,8 @@ def test_json(monkeypatch, capsys, table):
     }
     assert (advice["init"], advice["scale"], advice["width"]) == ("pytorch", 1.0, 5)
     assert 0 < advice["learning_rate"] < 2 / exact.exact
-    assert f"{advice['runs']} of {advice['runs']} fresh runs" in advice["reason"]
+    learned = round(advice["learned_share"] * advice["runs"])
+    assert f"{learned} of {advice['runs']} fresh runs" in advice["reason"]
     assert result["learned_at"] == 1e-3
 
 

@@ -17,15 +17,18 @@ from flatmin.dynamics.endings import State
 from flatmin.network import Ensemble
 from flatmin.problem import Regression, Samples
 
+# Further steps of the runs that have not learned, to tell the unstable from the slow.
+_WATCHED = 64
 _UNSTABLE = (State.DIVERGED.value, State.OSCILLATING.value)
 
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """Which runs learned, which were unstable instead, when each first arrived, and all steps."""
+    """Which runs learned, which were unstable instead, which ever arrived, when, and all steps."""
 
     learned: NDArray[np.bool_]
     unstable: NDArray[np.bool_]
+    arrived: NDArray[np.bool_]
     arrival: NDArray[np.int64]
     network_steps: int
 
@@ -36,17 +39,41 @@ def trial(
     learning_rate: ArrayLike,
     steps: int,
     learned_at: float,
+    *,
+    why: bool = True,
 ) -> Trial:
-    """Run every network for so many steps: to its first arrival at the goal, then on to the end."""
+    """Run every network for so many steps: to its first arrival at the goal, then on to the end.
+
+    Without `why` only those that diverged count as unstable.
+    """
     rates = np.broadcast_to(np.asarray(learning_rate, dtype=float), (len(start),))
-    arrived = descend(problem, start, rates, steps, learned_at=learned_at, until_learned=True)
-    learned, state = arrived.learned.copy(), arrived.state.copy()
-    taken, left = arrived.steps.copy(), steps - arrived.steps
-    further = np.flatnonzero(arrived.learned & (left > 0))
-    if len(further):
-        some = Ensemble.from_flat(start.architecture, arrived.ensemble.flat()[further])
-        rest = descend(problem, some, rates[further], left[further], learned_at=learned_at)
-        learned[further], state[further] = rest.learned, rest.state
-        taken[further] += rest.steps
-    unstable = np.isin(state, _UNSTABLE) & ~learned
-    return Trial(learned, unstable, arrived.steps, int(taken.sum()))
+    flat, learned = start.flat(), np.zeros(len(start), dtype=bool)
+    diverged, taken = np.zeros(len(start), dtype=bool), np.zeros(len(start), dtype=np.int64)
+
+    def go_on(which: NDArray[np.intp], further: NDArray[np.int64], until_learned: bool) -> None:
+        if len(which):
+            outcome = descend(
+                problem,
+                Ensemble.from_flat(start.architecture, flat[which]),
+                rates[which],
+                further,
+                learned_at=learned_at,
+                until_learned=until_learned,
+                observe_ends=False,
+            )
+            learned[which] = outcome.learned
+            diverged[which] = outcome.state == State.DIVERGED.value
+            flat[which] = outcome.ensemble.flat()
+            taken[which] += outcome.steps
+
+    go_on(np.arange(len(start)), np.full(len(start), steps), until_learned=True)
+    arrived, arrival = learned.copy(), taken.copy()
+    further = np.flatnonzero(arrived & (arrival < steps))
+    go_on(further, steps - arrival[further], until_learned=False)
+    unstable = diverged.copy()
+    left = np.flatnonzero(~learned & ~diverged)
+    if why and len(left):
+        some = Ensemble.from_flat(start.architecture, flat[left])
+        state = descend(problem, some, rates[left], _WATCHED, learned_at=learned_at).state
+        unstable[left] = np.isin(state, _UNSTABLE)
+    return Trial(learned, unstable, arrived, arrival, int(taken.sum()))

@@ -240,7 +240,8 @@ def _print_table(found: _Answer, others: list[_Answer], wanted: _Wanted) -> None
     if advice is not None and advice.learning_rate is not None:
         rows.append(("Tested learning rate", f"{number(advice.learning_rate)}"))
         rows.append(("  initialisation", f"{advice.init}, scale {advice.scale:g}"))
-        rows.append(("  learned", f"{advice.runs} of {advice.runs} runs in {advice.steps} steps"))
+        learned = round((advice.learned_share or 0.0) * advice.runs)
+        rows.append(("  learned", f"{learned} of {advice.runs} runs in {advice.steps} steps"))
     print_table(("Before training", ""), rows)
     notes = [*data.preparation, *prediction.notes()]
     if others:

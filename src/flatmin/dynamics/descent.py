@@ -79,8 +79,9 @@ def descend(
     `learning_rate` and `steps` are one number or one per network. `tolerance` is a gradient norm
     at which a run counts as settled (default: the rule of the module). A run has learned when its
     excess risk is at most `learned_at` of that of w = 0; with `until_learned` it ends there, at the
-    next multiple of 16 steps. Without `observe_ends`, runs that used up their steps have the state
-    `learning`, unseen. `progress` is called with the number of network steps just taken or saved.
+    next multiple of 16 steps. Without `observe_ends`, ends are taken as they come: a run that used
+    up its steps has the state `learning`, and one that stopped is not checked for eta S <= 2.
+    `progress` is called with the number of network steps just taken or saved.
 
     >>> from flatmin.generators import gaussian_samples
     >>> from flatmin.network import Architecture
@@ -110,7 +111,7 @@ def descend(
     if until_learned:
         outcome.learned[outcome.settled] = True
         outcome.state[outcome.settled] = State.LEARNING.value
-    elif tolerance is None:
+    elif tolerance is None and observe_ends:
         outcome.state[_at_rounding(outcome, scene)] = State.SETTLED.value
         passing = outcome.settled & _unstable(problem, outcome.ensemble, rates, outcome.settled)
         if passing.any():

@@ -44,6 +44,7 @@ from numpy.typing import NDArray
 from flatmin.checks import check_depth, check_positive
 from flatmin.errors import SettingError
 from flatmin.problem import Regression
+from flatmin.theory.roots import root
 
 Float = NDArray[np.float64]
 
@@ -142,7 +143,6 @@ def vanishing_scale_limit(regression: Regression, depth: int, output_norm: float
     The minimiser found is then balanced and rank one, which is s = 0 in the objective of S_min:
     2 t_0 lambda_max( Sigma + (L-1) z z' ).
     """
-    from scipy.optimize import brentq
 
     depth = check_depth(depth)
     scale = 2.0 * balanced_scale(regression, depth, output_norm) * regression.largest_eigenvalue
@@ -157,7 +157,7 @@ def vanishing_scale_limit(regression: Regression, depth: int, output_norm: float
     if beta == 0.0 or secular(low) <= 0.0:
         return scale
     high = np.log(beta * weights.sum()) + 1e-9  # lambda_max grows by at most the update's trace
-    return scale * (1.0 + float(np.exp(brentq(secular, low, high, xtol=1e-15, rtol=1e-15))))
+    return scale * (1.0 + float(np.exp(root(secular, float(low), float(high)))))
 
 
 def critical_learning_rate(regression: Regression, depth: int, output_norm: float = 1.0) -> float:
@@ -184,7 +184,6 @@ def _secular_terms(regression: Regression) -> tuple[Float, Float]:
 
 def _best_delta(weights: Float, gaps: Float, depth: int) -> float:
     """The minimiser of m g(m)^{(L-1)/L} over m = Lam (1 + delta)."""
-    from scipy.optimize import brentq
 
     def slope(log_delta: float) -> float:
         delta = np.exp(log_delta)
@@ -195,4 +194,4 @@ def _best_delta(weights: Float, gaps: Float, depth: int) -> float:
     low, high = np.log(_SMALLEST_DELTA), np.log(depth - 1.0) + 1e-9
     if slope(low) >= 0.0:  # w* misses the top eigenspace: the best point is the kink at m = Lam
         return _SMALLEST_DELTA
-    return float(np.exp(brentq(slope, low, high, xtol=1e-15, rtol=1e-15)))
+    return float(np.exp(root(slope, float(low), float(high))))

@@ -16,6 +16,7 @@ from flatmin.errors import SettingError
 from flatmin.network import Architecture
 from flatmin.problem import Regression
 from flatmin.theory.minimal_sharpness import minimal_sharpness
+from flatmin.theory.roots import root
 
 Float = NDArray[np.float64]
 
@@ -44,7 +45,6 @@ def minimiser_of_sharpness(
     From the flattest minimiser, divide W_1 by C >= 1 and multiply W_2 by C: the network computes
     the same function, |b_1| grows by C, and the sharpness grows continuously to infinity.
     """
-    from scipy.optimize import brentq
 
     target = check_positive("sharpness", sharpness)
     depth, norm = architecture.depth, architecture.output_norm
@@ -66,7 +66,7 @@ def minimiser_of_sharpness(
 
     # S >= 2 t C^2 Lam, so the target is passed at the latest where this reaches it.
     high = 0.5 * np.log(target / (2.0 * least.t * regression.largest_eigenvalue)) + 1e-6
-    log_c = 0.0 if excess(0.0) >= 0.0 else float(brentq(excess, 0.0, high, xtol=1e-15))
+    log_c = 0.0 if excess(0.0) >= 0.0 else root(excess, 0.0, high)
     # rho_2 = |b_1|/|b_2| takes the factor C; chain() sets |b_1|^2 = t C^2.
     factors = np.ones(depth - 1)
     factors[0] = np.exp(log_c)

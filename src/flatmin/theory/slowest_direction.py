@@ -25,6 +25,7 @@ import numpy as np
 from flatmin.checks import check_depth, check_positive
 from flatmin.problem import Regression
 from flatmin.theory.minimal_sharpness import minimal_sharpness
+from flatmin.theory.roots import root
 
 
 def smallest_curvature(regression: Regression, depth: int, output_norm: float = 1.0) -> float:
@@ -36,7 +37,6 @@ def smallest_curvature(regression: Regression, depth: int, output_norm: float = 
     >>> round(smallest_curvature(white, depth=3) / (2 * found.t), 12)
     1.0
     """
-    from scipy.optimize import brentq
 
     depth, norm = check_depth(depth), check_positive("|p|", output_norm)
     t = minimal_sharpness(regression, depth, norm).t
@@ -63,7 +63,7 @@ def smallest_curvature(regression: Regression, depth: int, output_norm: float = 
     low, high = min(shares[0], 0.5), 1.0 - 2.0**-53
     while secular(low) > 0.0:  # the other terms are positive, so the root is below shares[0]
         low /= 16.0
-    delta = 1.0 if secular(high) <= 0.0 else float(brentq(secular, low, high, xtol=1e-300))
+    delta = 1.0 if secular(high) <= 0.0 else root(secular, low, high)
     return 2.0 * t * (lowest + gap * delta)
 
 
