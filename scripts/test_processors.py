@@ -46,7 +46,7 @@ class Setting:
 
 
 # Kernels for "haswell" also need an empty list of features: without it Numba adds this machine's.
-# OpenBLAS's wheels have no kernels of their own for Zen: there it is Haswell.
+# (OpenBLAS's wheels have no kernels of their own for Zen: there it chooses Haswell's.)
 SETTINGS = (
     Setting("own", "this machine as it is"),
     Setting(
@@ -58,6 +58,7 @@ SETTINGS = (
     Setting("kernels-generic", "kernels for any x86-64 or ARM", {"NUMBA_CPU_NAME": "generic"}),
     Setting("blas-nehalem", "BLAS for SSE", {"OPENBLAS_CORETYPE": "Nehalem"}, "sse4.2"),
     Setting("blas-haswell", "BLAS for AVX2", {"OPENBLAS_CORETYPE": "Haswell"}, "avx2"),
+    Setting("blas-zen", "BLAS as on AMD's Zen", {"OPENBLAS_CORETYPE": "Zen"}, "avx2"),
     Setting("blas-skylakex", "BLAS for AVX-512", {"OPENBLAS_CORETYPE": "SkylakeX"}, "avx512f"),
     Setting("numpy-avx2", "NumPy without AVX-512", _without(_NUMPY_512), "avx512f"),
     Setting("numpy-baseline", "NumPy without what it chooses at start", _without(_NUMPY_PATHS)),
