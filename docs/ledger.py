@@ -15,8 +15,10 @@ from pathlib import Path
 import numpy as np
 
 import flatmin
-from flatmin.atomic import make_directory
-from flatmin.dynamics.outcome import Recording
+from flatmin.core.figures import BLUE, GREEN, ORANGE, RED, new_figure, save
+from flatmin.core.files import make_directory
+from flatmin.data.sets import paper_samples
+from flatmin.dynamics.recording import Recording
 from flatmin.ledger.check import all_records
 from flatmin.ledger.collect import LAST, evidence_of
 from flatmin.ledger.evidence import Evidence
@@ -28,8 +30,6 @@ from flatmin.ledger.presets import PRESETS, run_preset
 from flatmin.ledger.record import Record, Verdict, merge
 from flatmin.ledger.stability import edge
 from flatmin.ledger.statements import STATEMENTS
-from flatmin.paper.data import paper_samples
-from flatmin.plots import BLUE, GREEN, ORANGE, RED, new_figure, save
 
 Ledger = dict[str, list[Record]]
 

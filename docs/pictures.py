@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import flatmin
-from flatmin.network import residual_output_vector
-from flatmin.plots import rate_figure, save
+from flatmin.core.figures import save
+from flatmin.dynamics.figures import rate_figure
+from flatmin.network.architecture import residual_output_vector
 
 DEPTH = 10
 

@@ -14,12 +14,13 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
 from flatmin.curvature import sharpness
+from flatmin.data.generators import gaussian_samples
 from flatmin.dynamics.descent import descend
 from flatmin.dynamics.flow import flow
-from flatmin.dynamics.outcome import Recording
-from flatmin.generators import gaussian_samples
-from flatmin.initialisation import initialise
-from flatmin.network import Architecture, Ensemble
+from flatmin.dynamics.recording import Recording
+from flatmin.network.architecture import Architecture
+from flatmin.network.ensemble import Ensemble
+from flatmin.network.initialisation import initialise
 
 NARROW, WIDE = 1, 9  # networks: a block of four lanes, two blocks of eight
 LINEAR, TANH = Architecture.mlp(2, 2), Architecture.mlp(2, 2, activation="tanh")

@@ -10,18 +10,20 @@ from typing import Any
 import numpy as np
 
 from flatmin.curvature import sharpness
+from flatmin.data.generators import gaussian_samples
+from flatmin.data.regression import Regression
+from flatmin.data.samples import Samples
+from flatmin.data.sets import paper_output_vector, paper_samples
 from flatmin.dynamics.descent import descend
 from flatmin.dynamics.flow import flow
 from flatmin.dynamics.measures import LAYER_MEASURES, task
-from flatmin.dynamics.outcome import Recording, recordable
-from flatmin.generators import gaussian_samples
-from flatmin.initialisation import initialise
+from flatmin.dynamics.recording import Recording, recordable
 from flatmin.ledger.collect import LAST, evidence_of
 from flatmin.ledger.evidence import Evidence, initial_epsilon
 from flatmin.ledger.presets import near
-from flatmin.network import Architecture, Ensemble
-from flatmin.paper.data import paper_output_vector, paper_samples
-from flatmin.problem import Regression, Samples
+from flatmin.network.architecture import Architecture
+from flatmin.network.ensemble import Ensemble
+from flatmin.network.initialisation import initialise
 
 NETWORKS = 4
 MLP = Architecture.mlp(5, 3)

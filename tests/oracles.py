@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.optimize import minimize
 
-from flatmin.network import Architecture
-from flatmin.problem import Samples
+from flatmin.data.samples import Samples
+from flatmin.network.architecture import Architecture
 
 jax.config.update("jax_enable_x64", True)
 

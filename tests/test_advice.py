@@ -8,14 +8,15 @@ from sklearn import datasets
 from sklearn.preprocessing import scale as standardised
 
 import plain
-from flatmin.advice import advise
-from flatmin.errors import SettingError
-from flatmin.generators import gaussian_samples, spectrum_samples
-from flatmin.network import Architecture
-from flatmin.problem import Regression, Samples
-from flatmin.statistics import share_interval
+from flatmin.core.errors import SettingError
+from flatmin.core.statistics import share_interval
+from flatmin.data.generators import gaussian_samples, spectrum_samples
+from flatmin.data.regression import Regression
+from flatmin.data.samples import Samples
+from flatmin.dynamics.advice import advise
+from flatmin.dynamics.working_rates import rate_curve
+from flatmin.network.architecture import Architecture
 from flatmin.theory.minimal_sharpness import critical_learning_rate
-from flatmin.working_rates import rate_curve
 
 
 def real(name: str, prepare: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -62,9 +63,9 @@ def test_the_advice_holds_in_plain_numpy(name, depth):
 
 
 def test_tested_networks_were_not_searched_with_and_can_be_drawn_again():
-    from flatmin.advice import SEARCHED
+    from flatmin.dynamics.advice import SEARCHED
     from flatmin.dynamics.descent import descend
-    from flatmin.initialisation import initialise
+    from flatmin.network.initialisation import initialise
 
     data = gaussian_samples(seed=0).regression()
     network = Architecture.mlp(5, 4)

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from commands import call
+from flatmin.data.sets import paper_samples
+from flatmin.dynamics.training import train
 from flatmin.ledger.check import all_records, check, violated
 from flatmin.ledger.directories import read_directory
 from flatmin.ledger.presets import run_preset
 from flatmin.ledger.record import Verdict
 from flatmin.ledger.statements import STATEMENTS
-from flatmin.network import Architecture
-from flatmin.paper.data import paper_samples
-from flatmin.training import train
+from flatmin.network.architecture import Architecture
 
 NAMES = [statement.id for statement in STATEMENTS]
 

@@ -12,7 +12,7 @@ import pytest
 from commands import call
 from flatmin import __version__
 from flatmin.cli import main
-from flatmin.generators import gaussian_samples
+from flatmin.data.generators import gaussian_samples
 from flatmin.theory.minimal_sharpness import minimal_sharpness, vanishing_scale_limit
 from processes import run
 

@@ -15,10 +15,10 @@ import pandas as pd
 import pytest
 
 from commands import call
-from flatmin.advice import advise
 from flatmin.curvature import sharpness
-from flatmin.network import Architecture
-from flatmin.paper.data import paper_samples
+from flatmin.data.sets import paper_samples
+from flatmin.dynamics.advice import advise
+from flatmin.network.architecture import Architecture
 from flatmin.theory.minimal_sharpness import critical_learning_rate, minimal_sharpness
 from processes import started
 

@@ -8,12 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import oracles
-from flatmin.activations import ACTIVATIONS
+from flatmin.core.errors import SettingError
 from flatmin.curvature import minimiser_spectrum, sharpness
 from flatmin.curvature.sharpness import hessian_at
-from flatmin.errors import SettingError
-from flatmin.generators import gaussian_samples
-from flatmin.network import Architecture, Ensemble
+from flatmin.data.generators import gaussian_samples
+from flatmin.network.activations import ACTIVATIONS
+from flatmin.network.architecture import Architecture
+from flatmin.network.ensemble import Ensemble
 from flatmin.theory.minimisers import flattest_minimiser, minimiser_of_sharpness
 from flatmin.theory.multivariate import balanced_minimiser
 

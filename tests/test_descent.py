@@ -9,17 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flatmin.activations import ACTIVATIONS
+from flatmin.core.errors import SettingError
 from flatmin.curvature import sharpness
+from flatmin.data.generators import gaussian_samples, spectrum_samples
+from flatmin.data.samples import Samples
 from flatmin.dynamics.descent import descend
 from flatmin.dynamics.endings import State
 from flatmin.dynamics.measures import drift, invariants
-from flatmin.dynamics.outcome import MEASURES, Recording
-from flatmin.errors import SettingError
-from flatmin.generators import gaussian_samples, spectrum_samples
-from flatmin.initialisation import initialise
-from flatmin.network import Architecture, Ensemble
-from flatmin.problem import Samples
+from flatmin.dynamics.recording import MEASURES, Recording
+from flatmin.network.activations import ACTIVATIONS
+from flatmin.network.architecture import Architecture
+from flatmin.network.ensemble import Ensemble
+from flatmin.network.initialisation import initialise
 from flatmin.theory.minimal_sharpness import minimal_sharpness
 
 

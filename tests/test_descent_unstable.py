@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from flatmin.curvature import sharpness
+from flatmin.data.sets import paper_samples
 from flatmin.dynamics.descent import descend
-from flatmin.dynamics.outcome import Outcome, Recording
-from flatmin.initialisation import initialise
-from flatmin.network import Architecture, Ensemble
-from flatmin.paper.data import paper_samples
+from flatmin.dynamics.outcome import Outcome
+from flatmin.dynamics.recording import Recording
+from flatmin.network.architecture import Architecture
+from flatmin.network.ensemble import Ensemble
+from flatmin.network.initialisation import initialise
 
 RATE, STEPS, EVERY = 0.02, 10_000, 50
 PASSES = 336

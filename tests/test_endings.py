@@ -8,16 +8,17 @@ import numpy as np
 import pytest
 
 import plain
+from flatmin.core.errors import SettingError
 from flatmin.curvature import sharpness
+from flatmin.data.generators import gaussian_samples, spectrum_samples, whitened_samples
+from flatmin.data.sets import paper_samples
 from flatmin.dynamics.descent import descend
 from flatmin.dynamics.edge import EDGE_SHARE, midway, swinging
 from flatmin.dynamics.endings import State, observe, periods, window
 from flatmin.dynamics.flow import flow
-from flatmin.errors import SettingError
-from flatmin.generators import gaussian_samples, spectrum_samples, whitened_samples
-from flatmin.initialisation import initialise
-from flatmin.network import Architecture, Ensemble
-from flatmin.paper.data import paper_samples
+from flatmin.network.architecture import Architecture
+from flatmin.network.ensemble import Ensemble
+from flatmin.network.initialisation import initialise
 from flatmin.theory.minimal_sharpness import critical_learning_rate
 from flatmin.theory.minimisers import flattest_minimiser
 

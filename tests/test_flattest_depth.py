@@ -14,9 +14,9 @@ from sklearn.datasets import load_breast_cancer
 
 import flatmin
 from commands import call
-from flatmin.errors import SettingError
-from flatmin.generators import gaussian_samples, spectrum_samples, whitened_samples
-from flatmin.problem import Regression
+from flatmin.core.errors import SettingError
+from flatmin.data.generators import gaussian_samples, spectrum_samples, whitened_samples
+from flatmin.data.regression import Regression
 from flatmin.theory.flattest_depth import flattest_depth
 from flatmin.theory.prediction import predict
 

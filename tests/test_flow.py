@@ -6,17 +6,18 @@ import numpy as np
 import pytest
 from scipy.integrate import solve_ivp
 
+from flatmin.core.errors import SettingError
 from flatmin.curvature import sharpness
 from flatmin.curvature.linear import LinearHessian
+from flatmin.data.generators import gaussian_samples
+from flatmin.data.sets import paper_samples
 from flatmin.dynamics.descent import descend
 from flatmin.dynamics.endings import State
 from flatmin.dynamics.flow import flow
-from flatmin.dynamics.outcome import MEASURES, Recording
-from flatmin.errors import SettingError
-from flatmin.generators import gaussian_samples
-from flatmin.initialisation import initialise
-from flatmin.network import Architecture, Ensemble
-from flatmin.paper.data import paper_samples
+from flatmin.dynamics.recording import MEASURES, Recording
+from flatmin.network.architecture import Architecture
+from flatmin.network.ensemble import Ensemble
+from flatmin.network.initialisation import initialise
 from flatmin.theory.minimal_sharpness import minimal_sharpness, vanishing_scale_limit
 
 ARCHITECTURES = [

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.integrate import solve_ivp
 
 from flatmin.dynamics import flow_kernel as kernel
-from flatmin.network import aligned
+from flatmin.network.ensemble import aligned
 
 Array = NDArray[np.float64]
 

@@ -11,15 +11,17 @@ from scipy.integrate import solve_ivp
 
 import oracles
 from commands import call
+from flatmin.core.errors import SettingError
 from flatmin.curvature import sharpness
+from flatmin.data.generators import gaussian_samples
+from flatmin.data.samples import Samples
 from flatmin.dynamics.endings import State
 from flatmin.dynamics.flow import flow
-from flatmin.dynamics.outcome import MEASURES, Outcome, Recording
-from flatmin.errors import SettingError
-from flatmin.generators import gaussian_samples
-from flatmin.initialisation import initialise
-from flatmin.network import Architecture, Ensemble
-from flatmin.problem import Samples
+from flatmin.dynamics.outcome import Outcome
+from flatmin.dynamics.recording import MEASURES, Recording
+from flatmin.network.architecture import Architecture
+from flatmin.network.ensemble import Ensemble
+from flatmin.network.initialisation import initialise
 
 SQUARE = Architecture.multivariate(4, 5, 4)
 ARCHITECTURES = [

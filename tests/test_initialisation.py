@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from flatmin.generators import gaussian_samples
-from flatmin.initialisation import architecture_for, initialise
-from flatmin.network import Architecture
+from flatmin.data.generators import gaussian_samples
+from flatmin.network.architecture import Architecture
+from flatmin.network.initialisation import architecture_for, initialise
 
 # Enough entries that a wrong factor of 1.03 in the scale is noticed at this level.
 LEVEL = 1e-6

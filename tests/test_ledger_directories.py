@@ -14,18 +14,19 @@ import pandas as pd
 import pytest
 
 from commands import call
+from flatmin.core.errors import DataError
+from flatmin.data.regression import Regression
+from flatmin.data.samples import Samples
+from flatmin.data.sets import paper_output_vector, paper_samples
 from flatmin.dynamics.descent import descend
-from flatmin.dynamics.outcome import Recording
-from flatmin.errors import DataError
+from flatmin.dynamics.recording import Recording
+from flatmin.dynamics.training import FILES, Training, train
 from flatmin.ledger.check import check, violated
 from flatmin.ledger.collect import evidence_of
 from flatmin.ledger.directories import read_directory
 from flatmin.ledger.evidence import Evidence
 from flatmin.ledger.record import Record, Verdict
-from flatmin.network import Architecture
-from flatmin.paper.data import paper_output_vector, paper_samples
-from flatmin.problem import Regression, Samples
-from flatmin.training import FILES, Training, train
+from flatmin.network.architecture import Architecture
 from study_runs import write_spec
 
 MLP = Architecture.mlp(5, 3)

@@ -13,19 +13,20 @@ from scipy.stats import ttest_ind
 import ledger_cases as cases
 import oracles
 from flatmin.curvature import sharpness
+from flatmin.data.samples import Samples
+from flatmin.data.sets import paper_samples
 from flatmin.dynamics import measures
 from flatmin.dynamics.flow import flow
 from flatmin.dynamics.measures import drift, task
-from flatmin.initialisation import initialise
 from flatmin.ledger import small_scale
 from flatmin.ledger.collect import evidence_of
 from flatmin.ledger.convergence import lemma_7, pl_constant
 from flatmin.ledger.evidence import Evidence, initial_epsilon
 from flatmin.ledger.invariants import drift_bound, lemma_1
 from flatmin.ledger.record import Verdict
-from flatmin.network import Architecture, Ensemble
-from flatmin.paper.data import paper_samples
-from flatmin.problem import Samples
+from flatmin.network.architecture import Architecture
+from flatmin.network.ensemble import Ensemble
+from flatmin.network.initialisation import initialise
 from flatmin.theory.minimal_sharpness import minimal_sharpness
 from flatmin.theory.minimisers import flattest_minimiser
 

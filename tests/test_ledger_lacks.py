@@ -14,7 +14,7 @@ import pytest
 
 import ledger_cases as cases
 from commands import call
-from flatmin.dynamics.outcome import recordable
+from flatmin.dynamics.recording import recordable
 from flatmin.ledger.check import check
 from flatmin.ledger.evidence import Evidence
 from flatmin.ledger.record import Record, Verdict

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from flatmin.errors import SettingError
+from flatmin.core.errors import SettingError
+from flatmin.core.seeds import generator
 from flatmin.ledger import lemma_3_draws as module
 from flatmin.ledger.lemma_3 import (
     US,
@@ -31,7 +32,6 @@ from flatmin.ledger.lemma_3_draws import (
 from flatmin.ledger.lemma_3_figure import lemma_3_figure
 from flatmin.ledger.lemma_9 import perturbed, rank_one_theta
 from flatmin.ledger.record import Verdict
-from flatmin.seeds import generator
 
 GRID = {"dimensions": (4, 8), "depths": (3, 10), "scales": (0.25, 1.0)}
 

@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 
 import ledger_cases as cases
-from flatmin.generators import gaussian_samples
+from flatmin.data.generators import gaussian_samples
+from flatmin.data.sets import paper_samples
 from flatmin.ledger import flatness, stability
 from flatmin.ledger.descent import rate_notes
 from flatmin.ledger.evidence import Evidence
 from flatmin.ledger.record import Record, Verdict, merge
 from flatmin.ledger.residual import theta_norm
 from flatmin.ledger.statements import FLOW_ONLY, STATEMENTS
-from flatmin.paper.data import paper_samples
 from flatmin.theory import minimal_sharpness as theory
 
 ELSEWHERE = {"lemma-3", "lemma-9"}
@@ -117,7 +117,7 @@ def normed(factor: float) -> Callable[[Evidence], Evidence]:
 
 def long_p(runs: Evidence) -> Evidence:
     """As if p were twice as long."""
-    from flatmin.network import Ensemble
+    from flatmin.network.ensemble import Ensemble
 
     architecture = runs.initial.architecture
     doubled = replace(architecture, output=tuple(2.0 * x for x in architecture.output))

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import oracles
-from flatmin.errors import SettingError
-from flatmin.generators import gaussian_samples, spectrum_samples, whitened_samples
-from flatmin.network import Architecture
-from flatmin.problem import Regression
+from flatmin.core.errors import SettingError
+from flatmin.data.generators import gaussian_samples, spectrum_samples, whitened_samples
+from flatmin.data.regression import Regression
+from flatmin.network.architecture import Architecture
 from flatmin.theory.minimal_sharpness import (
     balanced_scale,
     corollary_2_bound,

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import oracles
-from flatmin.errors import SettingError
-from flatmin.generators import gaussian_samples, whitened_samples
-from flatmin.network import Architecture
-from flatmin.problem import Samples
+from flatmin.core.errors import SettingError
+from flatmin.data.generators import gaussian_samples, whitened_samples
+from flatmin.data.samples import Samples
+from flatmin.network.architecture import Architecture
 from flatmin.theory.minimal_sharpness import minimal_sharpness
 from flatmin.theory.multivariate import balanced_minimiser, multivariate_bounds
 

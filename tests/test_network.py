@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flatmin.core.errors import SettingError
+from flatmin.core.seeds import generator
 from flatmin.curvature import sharpness
-from flatmin.errors import SettingError
-from flatmin.generators import gaussian_samples
-from flatmin.initialisation import INITIALISATIONS, initialise
-from flatmin.network import Architecture, Ensemble
-from flatmin.seeds import generator
+from flatmin.data.generators import gaussian_samples
+from flatmin.network.architecture import Architecture
+from flatmin.network.ensemble import Ensemble
+from flatmin.network.initialisation import INITIALISATIONS, initialise
 from flatmin.theory.minimal_sharpness import minimal_sharpness
 
 

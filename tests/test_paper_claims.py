@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from flatmin.data.sets import paper_samples
 from flatmin.paper import claims
 from flatmin.paper.claims import FAILS, HOLDS, UNDECIDED
-from flatmin.paper.data import paper_samples
 from flatmin.theory.minimal_sharpness import critical_learning_rate, minimal_sharpness
 
 DATA = paper_samples("linear").regression()

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flatmin.errors import SettingError
-from flatmin.paper.data import _arrays, paper_output_vector, paper_samples, paper_test_samples
+from flatmin.core.errors import SettingError
+from flatmin.data.sets import _arrays, paper_output_vector, paper_samples, paper_test_samples
 from flatmin.theory.minimal_sharpness import minimal_sharpness
 
 CHECKS = [

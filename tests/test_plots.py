@@ -6,11 +6,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from flatmin.network import Architecture
-from flatmin.paper.data import paper_samples
+from flatmin.core.figures import new_figure
+from flatmin.data.sets import paper_samples
+from flatmin.dynamics.figures import draw_trace, training_figure
+from flatmin.dynamics.training import train
+from flatmin.network.architecture import Architecture
 from flatmin.paper.figures import FEW, draw_means, run_figure
-from flatmin.plots import draw_trace, new_figure, training_figure
-from flatmin.training import train
 
 MLP = Architecture.mlp(5, 3)
 

@@ -17,7 +17,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from commands import call
 from flatmin import Preparation, Regression, Samples, read_regression, read_samples
-from flatmin.errors import DataError, FlatminError, SettingError
+from flatmin.core.errors import DataError, FlatminError, SettingError
 from flatmin.study.spec import read_spec
 
 SUFFIXES = (".csv", ".tsv", ".parquet", ".npz")

@@ -11,9 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flatmin.errors import DataError, FlatminError, SettingError
-from flatmin.generators import gaussian_samples, gaussian_split, spectrum_samples, whitened_samples
-from flatmin.problem import Regression, Samples
+from flatmin.core.errors import DataError, FlatminError, SettingError
+from flatmin.data.generators import (
+    gaussian_samples,
+    gaussian_split,
+    spectrum_samples,
+    whitened_samples,
+)
+from flatmin.data.regression import Regression
+from flatmin.data.samples import Samples
 
 
 @st.composite
@@ -91,7 +97,7 @@ def test_streaming_over_many_blocks_agrees_with_one_factorisation(monkeypatch, r
     rng = np.random.default_rng(3)
     X = rng.standard_normal((20000, 6)) * [1, 10, 0.1, 1, 5, 1] + 3
     y = X @ rng.standard_normal(6) + rng.standard_normal(20000)
-    monkeypatch.setattr("flatmin.problem.ROWS", rows)
+    monkeypatch.setattr("flatmin.data.regression.ROWS", rows)
     problem = Regression.from_arrays(X, y)
     s = np.linalg.svd(X, compute_uv=False)
     w = np.linalg.lstsq(X, y, rcond=None)[0]

@@ -5,15 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from flatmin.data.generators import gaussian_samples
+from flatmin.data.sets import paper_samples
 from flatmin.dynamics import descent
 from flatmin.dynamics.descent import descend
-from flatmin.dynamics.outcome import NETWORK_MEASURES, Recording
-from flatmin.generators import gaussian_samples
-from flatmin.initialisation import initialise
-from flatmin.network import Architecture, Ensemble
-from flatmin.paper.data import paper_samples
+from flatmin.dynamics.recording import NETWORK_MEASURES, Recording
+from flatmin.dynamics.training import train
+from flatmin.network.architecture import Architecture
+from flatmin.network.ensemble import Ensemble
+from flatmin.network.initialisation import initialise
 from flatmin.theory.minimal_sharpness import minimal_sharpness
-from flatmin.training import train
 
 NEVER = 1e-300  # no run ends early
 NETWORKS = {

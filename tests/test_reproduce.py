@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 
 from flatmin.cli import main
+from flatmin.data.sets import paper_samples
 from flatmin.paper import catalogue, figures
-from flatmin.paper.data import paper_samples
 from flatmin.paper.reproduce import shipped_study
 from flatmin.theory.minimal_sharpness import critical_learning_rate, minimal_sharpness
 

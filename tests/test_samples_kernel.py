@@ -16,12 +16,13 @@ from numba import njit
 
 import oracles
 from flatmin import simd_functions
-from flatmin.activations import ACTIVATIONS
 from flatmin.curvature.nonlinear import NonlinearHessian
-from flatmin.dynamics.samples_kernel import ACTIVATION_CODES, descend_samples
-from flatmin.network import Architecture, aligned
-from flatmin.problem import Samples
-from flatmin.simd import load, splat, store
+from flatmin.data.samples import Samples
+from flatmin.lanes.samples_descent import ACTIVATION_CODES, descend_samples
+from flatmin.lanes.vectors import load, splat, store
+from flatmin.network.activations import ACTIVATIONS
+from flatmin.network.architecture import Architecture
+from flatmin.network.ensemble import aligned
 
 
 @dataclass

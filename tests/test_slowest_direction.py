@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flatmin import Architecture, Regression, flattest_minimiser, minimiser_spectrum
-from flatmin.generators import spectrum_samples, whitened_samples
+from flatmin.data.generators import spectrum_samples, whitened_samples
 from flatmin.theory.minimal_sharpness import minimal_sharpness
 from flatmin.theory.prediction import predict
 from flatmin.theory.slowest_direction import descent_steps, smallest_curvature

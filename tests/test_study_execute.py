@@ -9,14 +9,14 @@ import pytest
 
 import oracles
 from flatmin.curvature import sharpness
+from flatmin.data.generators import gaussian_split
+from flatmin.data.sets import paper_samples, paper_test_samples
 from flatmin.dynamics import measures
 from flatmin.dynamics.descent import descend
 from flatmin.dynamics.flow import flow
-from flatmin.dynamics.outcome import Recording
-from flatmin.generators import gaussian_split
-from flatmin.initialisation import initialise
-from flatmin.network import Architecture, residual_output_vector
-from flatmin.paper.data import paper_samples, paper_test_samples
+from flatmin.dynamics.recording import Recording
+from flatmin.network.architecture import Architecture, residual_output_vector
+from flatmin.network.initialisation import initialise
 from flatmin.study import plan as planning
 from flatmin.study.execute import run_shard
 from flatmin.study.plan import plan

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flatmin.errors import DataError, SettingError
+from flatmin.core.errors import DataError, SettingError
 from flatmin.study import toml
 from flatmin.study.inputs import architecture_of, data_of
 from flatmin.study.plan import LEAST_RUNS, network_steps, plan
@@ -340,7 +340,7 @@ def test_a_data_file_is_carried_along_and_known_by_its_content(tmp_path):
 
 
 def test_output_vectors_of_the_paper():
-    from flatmin.paper.data import paper_output_vector
+    from flatmin.data.sets import paper_output_vector
 
     by_depth, plain = (parse_spec(PAPER[name][0]) for name in ("figure 2", "figure 4"))
     for depth in (5, 40):
@@ -350,7 +350,7 @@ def test_output_vectors_of_the_paper():
 
 
 def test_data_sets_are_draws_of_the_generator():
-    from flatmin.generators import gaussian_split
+    from flatmin.data.generators import gaussian_split
 
     study = parse_spec("seed = 7\ndatasets = 3\n" + BASE)
     train, test = gaussian_split(50, 5, 1.0, seed=9)

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from flatmin.cli import main
-from flatmin.errors import FlatminError
+from flatmin.core.errors import FlatminError
 from flatmin.study import execute, plan, runner, store
 from flatmin.study.schema import ROWS_SCHEMA, TRACES_SCHEMA
 from flatmin.study.spec import parse_spec

@@ -11,10 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flatmin.errors import DataError
-from flatmin.generators import gaussian_samples
-from flatmin.problem import Regression, read_regression, read_samples
-from flatmin.tables import open_table
+from flatmin.core.errors import DataError
+from flatmin.data.generators import gaussian_samples
+from flatmin.data.regression import Regression, read_regression
+from flatmin.data.samples import read_samples
+from flatmin.data.tables import open_table
 from processes import run
 
 
@@ -294,7 +295,7 @@ def test_an_unreadable_file_is_named(tmp_path, monkeypatch):
     def refuse(*_args, **_settings):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("flatmin.tables.open", refuse, raising=False)
+    monkeypatch.setattr("flatmin.data.tables.open", refuse, raising=False)
     with pytest.raises(DataError, match=r"cannot be read \(Permission denied"):
         open_table(path, "y")
 
@@ -313,7 +314,7 @@ def test_a_large_csv_is_summarised_in_little_memory(tmp_path):
             stream.write(body)
     code = (
         "import resource, sys, pyarrow.csv\n"
-        "from flatmin.problem import read_regression\n"
+        "from flatmin.data.regression import read_regression\n"
         "def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024\n"
         "before = peak()\n"
         "problem = read_regression(sys.argv[1], 'y')\n"

@@ -11,32 +11,32 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from flatmin.advice import advise as advise
+    from flatmin.core.errors import FlatminError as FlatminError
     from flatmin.curvature import Sharpness as Sharpness
     from flatmin.curvature import minimiser_spectrum as minimiser_spectrum
     from flatmin.curvature import sharpness as sharpness
+    from flatmin.data.generators import gaussian_samples as gaussian_samples
+    from flatmin.data.generators import spectrum_samples as spectrum_samples
+    from flatmin.data.generators import whitened_samples as whitened_samples
+    from flatmin.data.preparation import Preparation as Preparation
+    from flatmin.data.regression import Regression as Regression
+    from flatmin.data.regression import read_regression as read_regression
+    from flatmin.data.samples import Samples as Samples
+    from flatmin.data.samples import read_samples as read_samples
+    from flatmin.dynamics.advice import advise as advise
     from flatmin.dynamics.descent import descend as descend
     from flatmin.dynamics.flow import flow as flow
-    from flatmin.dynamics.outcome import Recording as Recording
-    from flatmin.errors import FlatminError as FlatminError
-    from flatmin.generators import gaussian_samples as gaussian_samples
-    from flatmin.generators import spectrum_samples as spectrum_samples
-    from flatmin.generators import whitened_samples as whitened_samples
-    from flatmin.initialisation import initialise as initialise
-    from flatmin.network import Architecture as Architecture
-    from flatmin.network import Ensemble as Ensemble
-    from flatmin.preparation import Preparation as Preparation
-    from flatmin.problem import Regression as Regression
-    from flatmin.problem import Samples as Samples
-    from flatmin.problem import read_regression as read_regression
-    from flatmin.problem import read_samples as read_samples
+    from flatmin.dynamics.recording import Recording as Recording
+    from flatmin.dynamics.training import train as train
+    from flatmin.dynamics.working_rates import rate_curve as rate_curve
+    from flatmin.network.architecture import Architecture as Architecture
+    from flatmin.network.ensemble import Ensemble as Ensemble
+    from flatmin.network.initialisation import initialise as initialise
     from flatmin.theory.flattest_depth import flattest_depth as flattest_depth
     from flatmin.theory.minimal_sharpness import minimal_sharpness as minimal_sharpness
     from flatmin.theory.minimisers import flattest_minimiser as flattest_minimiser
     from flatmin.theory.minimisers import minimiser_of_sharpness as minimiser_of_sharpness
     from flatmin.theory.prediction import predict as predict
-    from flatmin.training import train as train
-    from flatmin.working_rates import rate_curve as rate_curve
 
 _HOMES = {
     "Sharpness": "flatmin.curvature",
@@ -44,27 +44,27 @@ _HOMES = {
     "sharpness": "flatmin.curvature",
     "descend": "flatmin.dynamics.descent",
     "flow": "flatmin.dynamics.flow",
-    "Recording": "flatmin.dynamics.outcome",
-    "FlatminError": "flatmin.errors",
-    "gaussian_samples": "flatmin.generators",
-    "spectrum_samples": "flatmin.generators",
-    "whitened_samples": "flatmin.generators",
-    "initialise": "flatmin.initialisation",
-    "Architecture": "flatmin.network",
-    "Ensemble": "flatmin.network",
-    "Preparation": "flatmin.preparation",
-    "Regression": "flatmin.problem",
-    "Samples": "flatmin.problem",
-    "read_regression": "flatmin.problem",
-    "read_samples": "flatmin.problem",
+    "Recording": "flatmin.dynamics.recording",
+    "FlatminError": "flatmin.core.errors",
+    "gaussian_samples": "flatmin.data.generators",
+    "spectrum_samples": "flatmin.data.generators",
+    "whitened_samples": "flatmin.data.generators",
+    "initialise": "flatmin.network.initialisation",
+    "Architecture": "flatmin.network.architecture",
+    "Ensemble": "flatmin.network.ensemble",
+    "Preparation": "flatmin.data.preparation",
+    "Regression": "flatmin.data.regression",
+    "Samples": "flatmin.data.samples",
+    "read_regression": "flatmin.data.regression",
+    "read_samples": "flatmin.data.samples",
     "flattest_depth": "flatmin.theory.flattest_depth",
     "minimal_sharpness": "flatmin.theory.minimal_sharpness",
     "flattest_minimiser": "flatmin.theory.minimisers",
     "minimiser_of_sharpness": "flatmin.theory.minimisers",
     "predict": "flatmin.theory.prediction",
-    "train": "flatmin.training",
-    "rate_curve": "flatmin.working_rates",
-    "advise": "flatmin.advice",
+    "train": "flatmin.dynamics.training",
+    "rate_curve": "flatmin.dynamics.working_rates",
+    "advise": "flatmin.dynamics.advice",
 }
 
 

@@ -23,7 +23,7 @@ from flatmin.cli.predict import predict
 from flatmin.cli.reproduce import reproduce
 from flatmin.cli.study import study_app
 from flatmin.cli.train import train
-from flatmin.errors import FlatminError
+from flatmin.core.errors import FlatminError
 
 app = typer.Typer(
     name="flatmin",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from flatmin.bench.harness import Result
+    from benchmarks.harness import Result
 
 
 def bench(
@@ -18,11 +18,12 @@ def bench(
     json: Annotated[bool, typer.Option("--json", help="Print a list of JSON objects.")] = False,
 ) -> None:
     """Compare with rivals on this machine: ratios in one run, with their spread."""
-    from flatmin.bench import run
+    _find_benchmarks()
+    from benchmarks import run
 
     measured = run(cases or (), lambda case: print(f"{case} ...", file=sys.stderr, flush=True))
     if results is not None:
-        from flatmin.atomic import writing
+        from flatmin.core.files import writing
 
         with writing(Path(results)) as temporary:
             temporary.write_text(_markdown(measured))
@@ -34,6 +35,21 @@ def bench(
     from flatmin.cli.output import print_table
 
     print_table(_HEADS, [_row(result) for result in measured])
+
+
+def _find_benchmarks() -> None:
+    """Benchmarks come with the sources, not with the package: make them importable."""
+    import flatmin
+    from flatmin.core.errors import SettingError
+
+    root = Path(flatmin.__file__).parents[2]
+    if not (root / "benchmarks" / "harness.py").is_file():
+        raise SettingError(
+            "the benchmarks come with flatmin's sources, not with the installed package: "
+            "run make bench there"
+        )
+    if str(root) not in sys.path:
+        sys.path.insert(0, str(root))
 
 
 _HEADS = ("Case", "Ours", "Ratio: median (low to high)", "Bar", "Met")
@@ -49,9 +65,9 @@ def _row(result: Result) -> tuple[str, ...]:
 
 
 def _markdown(measured: list[Result]) -> str:
+    from benchmarks import rivals
     from flatmin import __version__
-    from flatmin.bench import rivals
-    from flatmin.parallel import thread_count
+    from flatmin.core.threads import thread_count
 
     lines = [
         "# Benchmark results",

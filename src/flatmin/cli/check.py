@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flatmin.cli import options
-from flatmin.errors import DataError, SettingError
+from flatmin.core.errors import DataError, SettingError
 
 if TYPE_CHECKING:
     from flatmin.ledger.record import Record

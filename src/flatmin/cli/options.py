@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flatmin.atomic import make_directory
-from flatmin.checks import MAX_DEPTH, check_count
-from flatmin.errors import SettingError
+from flatmin.core.checks import MAX_DEPTH, check_count
+from flatmin.core.errors import SettingError
+from flatmin.core.files import make_directory
 
 if TYPE_CHECKING:
-    from flatmin.preparation import Preparation
+    from flatmin.data.preparation import Preparation
 
 # What is done to a table first, in this order; the same options wherever one is read.
 Features = Annotated[
@@ -39,7 +39,7 @@ def preparation(
     standardise: bool,
 ) -> Preparation:
     """What is done to the table, from the options above."""
-    from flatmin.preparation import Preparation
+    from flatmin.data.preparation import Preparation
 
     return Preparation(
         drop=drop or (),

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flatmin.cli import options
-from flatmin.errors import SettingError
+from flatmin.core.errors import SettingError
 
 if TYPE_CHECKING:
-    from flatmin.advice import Advice
+    from flatmin.dynamics.advice import Advice
+    from flatmin.dynamics.working_rates import RateCurve
     from flatmin.theory.prediction import Prediction
-    from flatmin.working_rates import RateCurve
 
 DEFAULT_DEPTHS = "2,5,10,20,40"
 
@@ -91,7 +91,7 @@ def predict(
 
     prepared = options.preparation(drop, one_hot, missing, intercept, standardise)
 
-    from flatmin.problem import read_regression
+    from flatmin.data.regression import read_regression
     from flatmin.theory.prediction import predict as predict_for
 
     regression = read_regression(file, target, features, prepared)
@@ -166,10 +166,10 @@ def _measured(prediction: Prediction, wanted: _Wanted) -> _Answer:
     """The answer for one depth, with progress bars."""
     if not wanted.advice:
         return _Answer(prediction)
-    from flatmin.advice import WORK, advise
     from flatmin.cli.output import progress_bar
-    from flatmin.initialisation import architecture_for
-    from flatmin.working_rates import MOST_RATES, STEPS, rate_curve
+    from flatmin.dynamics.advice import WORK, advise
+    from flatmin.dynamics.working_rates import MOST_RATES, STEPS, rate_curve
+    from flatmin.network.initialisation import architecture_for
 
     data, depth = prediction.regression, prediction.depth
     network = architecture_for(
@@ -189,7 +189,9 @@ def _measured(prediction: Prediction, wanted: _Wanted) -> _Answer:
 
 
 def _draw(path: Any, found: _Answer, others: list[_Answer], curve: bool) -> None:
-    from flatmin.plots import depth_figure, rate_figure, save
+    from flatmin.core.figures import save
+    from flatmin.dynamics.figures import rate_figure
+    from flatmin.theory.figures import depth_figure
 
     if not curve:
         save(depth_figure([other.prediction for other in others]), path)

@@ -10,7 +10,7 @@ import typer
 from flatmin.cli import options
 from flatmin.cli.commands import Commands
 from flatmin.cli.study_run import run
-from flatmin.errors import SettingError
+from flatmin.core.errors import SettingError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,7 +42,7 @@ def new(
     if path.exists():
         raise SettingError(f"{file!r} is there already: choose another name or remove it")
 
-    from flatmin.atomic import make_directory, writing
+    from flatmin.core.files import make_directory, writing
     from flatmin.study.spec import STARTER
 
     make_directory(path.parent)
@@ -110,7 +110,7 @@ def export(
     if suffix not in (".csv", ".parquet"):
         raise SettingError(f"OUT must end in .csv or .parquet, got {out!r}")
 
-    from flatmin.atomic import make_directory, writing
+    from flatmin.core.files import make_directory, writing
     from flatmin.study.store import Store
 
     store = Store.open(Path(directory))
@@ -140,7 +140,8 @@ def plot(
     """Draw means with 95 % bands; one more axis that varies gets a panel per value."""
     path = _figure_path(out)
 
-    from flatmin.plots import save, study_figure
+    from flatmin.core.figures import save
+    from flatmin.study.figures import study_figure
     from flatmin.study.summary import LOGARITHMIC, facets
 
     table = _read(directory)

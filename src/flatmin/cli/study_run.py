@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flatmin.cli import options
-from flatmin.errors import SettingError
+from flatmin.core.errors import SettingError
 
 if TYPE_CHECKING:
     from flatmin.study.runner import Status, Summary

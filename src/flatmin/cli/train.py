@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flatmin.cli import options
-from flatmin.errors import SettingError
+from flatmin.core.errors import SettingError
 
 if TYPE_CHECKING:
-    from flatmin.preparation import Preparation
-    from flatmin.training import Training
+    from flatmin.data.preparation import Preparation
+    from flatmin.dynamics.training import Training
 
 
 def train(
@@ -73,11 +73,11 @@ def train(
 
     prepared = options.preparation(drop, one_hot, missing, intercept, standardise)
     problem = _problem(file, target, features, prepared)
-    from flatmin.initialisation import architecture_for
+    from flatmin.network.initialisation import architecture_for
 
     vector = None
     if file is None:
-        from flatmin.paper.data import paper_output_vector
+        from flatmin.data.sets import paper_output_vector
 
         vector = paper_output_vector()
     network = architecture_for(
@@ -92,7 +92,7 @@ def train(
     limit = limit or (100_000 if flow else 10_000)
 
     from flatmin.cli.output import progress_bar
-    from flatmin.training import train as run
+    from flatmin.dynamics.training import train as run
 
     with progress_bar("training", limit, quiet=json) as progress:
         report = run(
@@ -124,17 +124,17 @@ def _problem(
     features: list[str] | None,
     prepared: Preparation,
 ) -> Any:
-    from flatmin.preparation import NOTHING
+    from flatmin.data.preparation import NOTHING
 
     if file is None:
         if target or features or prepared != NOTHING:
             raise SettingError("--target, --features and what prepares a table need a FILE")
-        from flatmin.paper.data import paper_samples
+        from flatmin.data.sets import paper_samples
 
         return paper_samples("linear")
     if not target:
         raise SettingError("--target is missing: the column to predict")
-    from flatmin.problem import read_samples
+    from flatmin.data.samples import read_samples
 
     return read_samples(file, target, features, prepared)
 
@@ -143,8 +143,8 @@ def _tested_rate(
     problem: Any, network: Any, init: str, scale: float, learned_at: float, seed: int, quiet: bool
 ) -> tuple[float, int | None]:
     """The advised rate and its steps, or a SettingError that says why there is none."""
-    from flatmin.advice import WORK, advise
     from flatmin.cli.output import progress_bar
+    from flatmin.dynamics.advice import WORK, advise
 
     with progress_bar("testing rates", int(WORK), quiet) as progress:
         found = advise(

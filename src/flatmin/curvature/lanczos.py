@@ -11,18 +11,16 @@ Every network has its own convergence; one that has converged is frozen while ot
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from flatmin.core.arrays import Float, Whole, Yes
 from flatmin.curvature.operators import Hessian
-
-Float = NDArray[np.float64]
 
 _CHECK_EVERY = 4
 
 
 def lanczos(
     hessian: Hessian, start: Float, tolerance: float, max_products: int, basis: int = 60
-) -> tuple[Float, Float, NDArray[np.int64], Float]:
+) -> tuple[Float, Float, Whole, Float]:
     """Value, residual, products and unit vector `[network, dimension]` of each network."""
     networks, dimension = start.shape
     basis = min(basis, dimension)
@@ -44,8 +42,8 @@ def lanczos(
 
 
 def _sweep(
-    hessian: Hessian, start: Float, active: NDArray[np.bool_], tolerance: float, steps: int
-) -> tuple[Float, NDArray[np.int64]]:
+    hessian: Hessian, start: Float, active: Yes, tolerance: float, steps: int
+) -> tuple[Float, Whole]:
     """One Krylov basis from unit start vectors: unit Ritz vectors and products used."""
     networks, dimension = start.shape
     q = np.zeros((steps, networks, dimension))

@@ -32,12 +32,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from flatmin.network import Architecture
-from flatmin.problem import Regression
-
-Float = NDArray[np.float64]
+from flatmin.core.arrays import Float
+from flatmin.data.regression import Regression
+from flatmin.network.architecture import Architecture
 
 
 def _down(w: Float, b: Float) -> Float:

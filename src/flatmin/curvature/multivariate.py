@@ -15,13 +15,11 @@ At a minimiser G = 0 and the non-zero spectrum is that of the (m d) x (m d) matr
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from flatmin.core.arrays import Float
 from flatmin.curvature.operators import FlatHessian
-from flatmin.network import Architecture
-from flatmin.problem import Regression
-
-Float = NDArray[np.float64]
+from flatmin.data.regression import Regression
+from flatmin.network.architecture import Architecture
 
 
 def _t(m: Float) -> Float:

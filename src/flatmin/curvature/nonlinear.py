@@ -16,13 +16,11 @@ Shapes: weights `[network, d_k, d_{k-1}]`, signals `[network, d_k, n]`.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from flatmin.core.arrays import Float
 from flatmin.curvature.operators import FlatHessian
-from flatmin.network import Architecture
-from flatmin.problem import Samples
-
-Float = NDArray[np.float64]
+from flatmin.data.samples import Samples
+from flatmin.network.architecture import Architecture
 
 
 def _t(m: Float) -> Float:

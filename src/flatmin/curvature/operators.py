@@ -9,10 +9,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
-Float = NDArray[np.float64]
+from flatmin.core.arrays import Float
 
 
 class Hessian(Protocol):

@@ -15,21 +15,23 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from flatmin.checks import check_choice, check_count, check_positive
+from flatmin.core.arrays import Float, Yes
+from flatmin.core.checks import check_choice, check_count, check_positive
+from flatmin.core.errors import SettingError
+from flatmin.core.seeds import generator
 from flatmin.curvature.lanczos import lanczos
 from flatmin.curvature.linear import LinearHessian
 from flatmin.curvature.multivariate import MultivariateHessian
 from flatmin.curvature.nonlinear import NonlinearHessian
 from flatmin.curvature.operators import Hessian
 from flatmin.curvature.record import Sharpness
-from flatmin.errors import SettingError
-from flatmin.network import Architecture, Ensemble
-from flatmin.problem import Regression, Samples
-from flatmin.seeds import generator
+from flatmin.data.regression import Regression
+from flatmin.data.samples import Samples
+from flatmin.network.architecture import Architecture
+from flatmin.network.ensemble import Ensemble
 
-Float = NDArray[np.float64]
 Weights = Ensemble | Sequence[ArrayLike]
 
 METHODS = ("auto", "lanczos", "spectrum", "dense")
@@ -57,8 +59,8 @@ def sharpness(
     need Samples, linear ones take either. `start` is a flat vector (or one per network) such as
     the `vector` of an earlier record.
 
-    >>> from flatmin.generators import gaussian_samples
-    >>> from flatmin.network import Architecture
+    >>> from flatmin.data.generators import gaussian_samples
+    >>> from flatmin.network.architecture import Architecture
     >>> from flatmin.theory.minimisers import flattest_minimiser
     >>> data = gaussian_samples(seed=0).regression()
     >>> flattest = flattest_minimiser(data, Architecture.mlp(5, depth=10))
@@ -121,7 +123,7 @@ def _solve(
     architecture = ensemble.architecture
     lanes = architecture.linear and architecture.output is not None
     if method == "auto" and lanes and architecture.parameters <= LANE_PARAMETERS:
-        from flatmin.curvature.lanes import ensemble_sharpness
+        from flatmin.curvature.compiled import ensemble_sharpness
 
         regression = problem.regression() if isinstance(problem, Samples) else problem
         return ensemble_sharpness(regression, ensemble, tolerance, max_products, start)
@@ -192,7 +194,7 @@ def _mix(hessian: Hessian, guess: Float | None) -> Float:
     return unit + 0.1 * random
 
 
-def _within_range(ensemble: Ensemble) -> NDArray[np.bool_]:
+def _within_range(ensemble: Ensemble) -> Yes:
     """Networks whose weights are finite and whose products of layers cannot overflow.
 
     Of linear networks fourth powers of the product are formed, of others squares.

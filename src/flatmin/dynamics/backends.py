@@ -11,14 +11,15 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from flatmin.checks import check_positive
+from flatmin.core.arrays import Float, Yes
+from flatmin.core.checks import check_positive
+from flatmin.core.errors import SettingError
 from flatmin.curvature import sharpness
-from flatmin.curvature.lanes import BASIS, layout, start_vector
-from flatmin.errors import SettingError
-from flatmin.network import Architecture, Ensemble
-from flatmin.problem import Regression, Samples
-
-Float = NDArray[np.float64]
+from flatmin.data.regression import Regression
+from flatmin.data.samples import Samples
+from flatmin.lanes.sharpness import BASIS, layout, start_vector
+from flatmin.network.architecture import Architecture
+from flatmin.network.ensemble import Ensemble
 
 CHECK_EVERY = 16
 # Beyond this excess risk a run has diverged: no product in a step overflows before it is seen.
@@ -87,7 +88,7 @@ def step_flops(problem: Regression | Samples, architecture: Architecture) -> flo
 
 
 class SamplesBackend:
-    """Non-linear networks, and linear ones with several outputs (`samples_kernel`).
+    """Non-linear networks, and linear ones with several outputs (`lanes.samples_descent`).
 
     The latter need only Sigma and P*: d rows of sqrt(d) Sigma^{1/2} stand in for the samples.
     """
@@ -100,7 +101,7 @@ class SamplesBackend:
         kind: np.dtype[Any],
         goal: float | None,
     ) -> None:
-        from flatmin.dynamics.samples_kernel import ACTIVATION_CODES
+        from flatmin.lanes.samples_descent import ACTIVATION_CODES
 
         self.kind, self._architecture, self._problem = kind, architecture, problem
         regression = problem.regression() if isinstance(problem, Samples) else problem
@@ -131,7 +132,7 @@ class SamplesBackend:
 
     def advance(self, packed: Any, block: int, begin: int, steps: int) -> None:
         """Steps by the compiled kernel."""
-        from flatmin.dynamics.samples_kernel import descend_samples
+        from flatmin.lanes.samples_descent import descend_samples
 
         lanes = packed.weights.shape[2]
         descend_samples(
@@ -217,9 +218,7 @@ class SamplesBackend:
             extremes[0::2], extremes[1::2] = np.inf, -np.inf
         return out
 
-    def _sharpness(
-        self, packed: Any, block: int, whole: NDArray[np.bool_], tolerance: float
-    ) -> list[Float]:
+    def _sharpness(self, packed: Any, block: int, whole: Yes, tolerance: float) -> list[Float]:
         flat = packed.weights[block].T[whole]
         start = packed.vectors[block].T[whole]
         found = sharpness(
@@ -241,7 +240,7 @@ class SamplesBackend:
 
 def _blank(records: int, sharp: bool, lanes: int) -> Float:
     """Records `[record, quantity, lane]` as `trace_block` has them, not filled."""
-    from flatmin.dynamics.trace_kernel import COLUMNS, SHARPNESS_COLUMNS
+    from flatmin.lanes.traced_descent import COLUMNS, SHARPNESS_COLUMNS
 
     quantities = len(COLUMNS) + (len(SHARPNESS_COLUMNS) if sharp else 0)
     return np.full((records, quantities, lanes), np.nan)
@@ -255,7 +254,7 @@ def _read_only(array: Float, kind: np.dtype[Any]) -> NDArray[Any]:
 
 
 class LinearBackend:
-    """Linear networks with one output (`linear_kernel`)."""
+    """Linear networks with one output (`lanes.linear_descent`)."""
 
     def __init__(
         self,
@@ -294,7 +293,7 @@ class LinearBackend:
 
     def advance(self, packed: Any, block: int, begin: int, steps: int) -> None:
         """Steps by the compiled kernel."""
-        from flatmin.dynamics.linear_kernel import descend
+        from flatmin.lanes.linear_descent import descend
 
         lanes = packed.weights.shape[2]
         descend(
@@ -325,7 +324,7 @@ class LinearBackend:
         recording: Any,
     ) -> Float:
         """Records by the compiled kernel."""
-        from flatmin.dynamics.trace_kernel import trace_block
+        from flatmin.lanes.traced_descent import trace_block
 
         lanes = packed.weights.shape[2]
         sharp = packed.vectors is not None

@@ -34,21 +34,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flatmin.checks import check_choice, check_count, check_positive
+from flatmin.core.arrays import Float, Whole, Yes
+from flatmin.core.checks import check_choice, check_count, check_positive
+from flatmin.core.errors import SettingError
+from flatmin.core.memory import check_memory
+from flatmin.core.threads import over_each, thread_count
 from flatmin.curvature import minimiser_spectrum, sharpness
-from flatmin.curvature.lanes import start_vector
+from flatmin.data.regression import Regression
+from flatmin.data.samples import Samples
 from flatmin.dynamics import backends
 from flatmin.dynamics.endings import LEARNED_AT, Ending, State, check_share, observe, window
 from flatmin.dynamics.measures import LAYER_MEASURES, Task, columns, passes_nothing, task
-from flatmin.dynamics.outcome import Outcome, Recording, Trace
-from flatmin.dynamics.trace_kernel import COLUMNS, SHARPNESS_COLUMNS
-from flatmin.errors import SettingError
-from flatmin.memory import check_memory
-from flatmin.network import Ensemble, lane_count
-from flatmin.parallel import over_each, thread_count
-from flatmin.problem import Regression, Samples
+from flatmin.dynamics.outcome import Outcome
+from flatmin.dynamics.recording import Recording, Trace
+from flatmin.lanes.sharpness import start_vector
+from flatmin.lanes.traced_descent import COLUMNS, SHARPNESS_COLUMNS
+from flatmin.network.ensemble import Ensemble, lane_count
 
-Float = NDArray[np.float64]
 Progress = Callable[[int], None]
 
 MAX_STEPS = 10**12
@@ -83,9 +85,9 @@ def descend(
     up its steps has the state `learning`, and one that stopped is not checked for eta S <= 2.
     `progress` is called with the number of network steps just taken or saved.
 
-    >>> from flatmin.generators import gaussian_samples
-    >>> from flatmin.network import Architecture
-    >>> from flatmin.initialisation import initialise
+    >>> from flatmin.data.generators import gaussian_samples
+    >>> from flatmin.network.architecture import Architecture
+    >>> from flatmin.network.initialisation import initialise
     >>> data = gaussian_samples(seed=0).regression()
     >>> start = initialise(Architecture.mlp(5, 4), "gaussian", 0.4, 0, [(i,) for i in range(10)])
     >>> descend(data, start, learning_rate=0.05, steps=5000).count(State.SETTLED)
@@ -126,11 +128,11 @@ def descend(
     return outcome
 
 
-def _some(ensemble: Ensemble, chosen: NDArray[np.bool_]) -> Ensemble:
+def _some(ensemble: Ensemble, chosen: Yes) -> Ensemble:
     return Ensemble.from_flat(ensemble.architecture, ensemble.flat()[chosen])
 
 
-def _at_rounding(outcome: Outcome, scene: Task) -> NDArray[np.bool_]:
+def _at_rounding(outcome: Outcome, scene: Task) -> Yes:
     """Runs whose excess risk is within what rounding leaves of it.
 
     w is a product of L matrices: its entries are known to about eps sum_k d_k |w*|, and the excess
@@ -166,7 +168,7 @@ def _observed(
     scene: Task,
     outcome: Outcome,
     rates: Float,
-    runs: NDArray[np.int64],
+    runs: Whole,
     length: int,
     threads: int,
 ) -> Ending:
@@ -184,9 +186,7 @@ def _observed(
     return observe(excess, gradient, rates[runs], outcome.goal, idle)
 
 
-def _unstable(
-    problem: Regression | Samples, ensemble: Ensemble, rates: Float, chosen: NDArray[np.bool_]
-) -> NDArray[np.bool_]:
+def _unstable(problem: Regression | Samples, ensemble: Ensemble, rates: Float, chosen: Yes) -> Yes:
     """Which of the chosen networks, at minimisers, have eta S > 2."""
     found = np.zeros(len(ensemble), dtype=bool)
     if chosen.any():
@@ -203,7 +203,7 @@ def _replaced(
     problem: Regression | Samples,
     first: Outcome,
     again: Outcome,
-    passing: NDArray[np.bool_],
+    passing: Yes,
     rates: Float,
 ) -> Outcome:
     """The first outcome with the passing runs taken from the second."""
@@ -247,7 +247,7 @@ class _Packed:
     `extremes` `[block, 6, lane]` are those of a stride that was begun, as `descend_block` has them.
     """
 
-    members: NDArray[np.int64]
+    members: Whole
     weights: NDArray[Any]
     rate: NDArray[Any]
     left: NDArray[Any]
@@ -388,7 +388,7 @@ class _Run:
             if alive.any():
                 self._keep_layers(first, members[alive], flat[alive])
 
-    def _keep_layers(self, record: int, members: NDArray[np.int64], flat: Float) -> None:
+    def _keep_layers(self, record: int, members: Whole, flat: Float) -> None:
         assert self._recording is not None
         layers = self._architecture.split(flat)
         initial = [w[members] for w in self._initial]

@@ -10,19 +10,21 @@ give 0.66 to 1.38.)
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from flatmin.core.arrays import Yes
+from flatmin.data.regression import Regression
+from flatmin.data.samples import Samples
 from flatmin.dynamics.descent import descend
 from flatmin.dynamics.endings import State
 from flatmin.dynamics.outcome import Outcome
-from flatmin.network import Ensemble
-from flatmin.problem import Regression, Samples
+from flatmin.network.ensemble import Ensemble
 
 # From here on a run counts as being at the edge of stability.
 EDGE_SHARE = 0.9
 
 
-def swinging(outcome: Outcome) -> NDArray[np.bool_]:
+def swinging(outcome: Outcome) -> Yes:
     """Runs whose last weights are one of two sides: neither settled nor diverged."""
     ended = (State.SETTLED.value, State.DIVERGED.value)
     return np.asarray(~np.isin(outcome.state, ended))
@@ -32,7 +34,7 @@ def midway(
     problem: Regression | Samples,
     outcome: Outcome,
     learning_rate: ArrayLike,
-    chosen: NDArray[np.bool_],
+    chosen: Yes,
 ) -> Ensemble:
     """Weights midway between the last ones and the next, of the chosen runs."""
     last = Ensemble.from_flat(outcome.ensemble.architecture, outcome.ensemble.flat()[chosen])

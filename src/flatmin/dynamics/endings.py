@@ -32,10 +32,9 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from flatmin.checks import check_positive
-from flatmin.errors import SettingError
-
-Float = NDArray[np.float64]
+from flatmin.core.arrays import Float, Whole, Yes
+from flatmin.core.checks import check_positive
+from flatmin.core.errors import SettingError
 
 LEARNED_AT = 1e-3
 LEAST_WINDOW, LARGEST_WINDOW = 32, 256
@@ -61,7 +60,7 @@ def check_share(name: str, value: object) -> float:
     return share
 
 
-def window(steps: NDArray[np.int64]) -> NDArray[np.int64]:
+def window(steps: Whole) -> Whole:
     """For how many further steps a run of so many steps is observed."""
     return np.clip(steps // 4, LEAST_WINDOW, LARGEST_WINDOW)
 
@@ -71,13 +70,11 @@ class Ending:
     """States of runs; their periods (0: none was found) and further steps needed (NaN: unknown)."""
 
     state: NDArray[np.str_]
-    period: NDArray[np.int64]
+    period: Whole
     more_steps: Float
 
 
-def observe(
-    excess: Float, gradient: Float, rates: Float, goal: float, idle: NDArray[np.bool_]
-) -> Ending:
+def observe(excess: Float, gradient: Float, rates: Float, goal: float, idle: Yes) -> Ending:
     """Endings from `[step, run]` excess risks and gradient norms; NaN after a run diverged.
 
     `idle` says whether a run that neither falls nor overshoots passes no gradient on.
@@ -115,11 +112,11 @@ def observe(
 
 
 def flow_endings(
-    settled: NDArray[np.bool_],
+    settled: Yes,
     excess: Float,
     gradient: Float,
     time: Float,
-    idle: NDArray[np.bool_],
+    idle: Yes,
 ) -> NDArray[np.str_]:
     """States of gradient flows: d(excess)/dt = -|grad|^2."""
     slow = time * gradient**2 < 1e-3 * excess
@@ -128,7 +125,7 @@ def flow_endings(
     return np.where(settled, State.SETTLED.value, state)
 
 
-def periods(excess: Float) -> NDArray[np.int64]:
+def periods(excess: Float) -> Whole:
     """The smallest p up to 16 with e_{t+p} = e_t to 5 % of the range of e; 0 if there is none.
 
     Only the last 64 steps count, so that a slow drift does not hide a period. Where e hardly moves

@@ -1,6 +1,6 @@
 """Gradient flow of an ensemble: dW_k/dt = -grad_k, every network with its own steps and end.
 
-Two integrators with one step control: `flow_kernel` for networks with one output, `flow_batched`
+Two integrators with one step control: `lanes.flow` for networks with one output, `flow_batched`
 for several. This is their calling side. Lemma 1 says that W_{k+1}' W_{k+1} - W_k W_k' does not
 change under gradient flow: its drift is in every result, next to the integrator's own error
 estimate.
@@ -12,21 +12,21 @@ from threading import Event, Lock
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from flatmin.checks import check_count, check_positive
+from flatmin.core.arrays import Float, Whole, Yes
+from flatmin.core.checks import check_count, check_positive
+from flatmin.core.errors import SettingError
+from flatmin.core.threads import over_each, thread_count
 from flatmin.curvature import sharpness
 from flatmin.curvature.linear import backward
+from flatmin.data.regression import Regression
 from flatmin.dynamics.descent import Progress
 from flatmin.dynamics.endings import LEARNED_AT, check_share, flow_endings
 from flatmin.dynamics.measures import LAYER_MEASURES, drift, passes_nothing, task
-from flatmin.dynamics.outcome import Outcome, Recording, Trace
-from flatmin.errors import SettingError
-from flatmin.network import Ensemble
-from flatmin.parallel import over_each, thread_count
-from flatmin.problem import Regression
+from flatmin.dynamics.outcome import Outcome
+from flatmin.dynamics.recording import Recording, Trace
+from flatmin.network.ensemble import Ensemble
 
-Float = NDArray[np.float64]
 Settings = tuple[float, float, float, float, float]
 
 RTOL = 1e-8
@@ -84,7 +84,7 @@ def flow(
 
 
 class _Integrator(Protocol):
-    """Networks in blocks on their way; `record` is `[block, FIELDS, network]` as in `flow_kernel`.
+    """Networks in blocks on their way; `record` is `[block, FIELDS, network]` as in `lanes.flow`.
 
     A block may be advanced while others are, and how a run is cut into slices changes no bits.
     `whole` says that blocks are measured with the networks in them that ended.
@@ -126,7 +126,7 @@ class _Lanes:
     def __init__(
         self, regression: Regression, ensemble: Ensemble, settings: Settings, end: float
     ) -> None:
-        from flatmin.dynamics import flow_kernel as kernel
+        from flatmin.lanes import flow as kernel
 
         self._regression, self._architecture = regression, ensemble.architecture
         # Networks end at very different steps: narrow blocks leave fewer lanes idle.
@@ -143,7 +143,7 @@ class _Lanes:
 
     def advance(self, block: int, steps: int) -> None:
         """At most `steps` attempted steps of every lane of a block that has not ended."""
-        from flatmin.dynamics import flow_kernel as kernel
+        from flatmin.lanes import flow as kernel
 
         lanes = (0.0,) * _LANES
         where = (steps, block, block + 1)
@@ -201,13 +201,13 @@ class _Flow:
 
         over_each(work, len(integrator.record), threads)
 
-    def _running(self, block: int) -> NDArray[np.bool_]:
-        from flatmin.dynamics import flow_kernel as kernel
+    def _running(self, block: int) -> Yes:
+        from flatmin.lanes import flow as kernel
 
         return np.asarray(self._integrator.record[block, kernel.STATE] == kernel.RUNNING)
 
     def _attempts(self, block: int) -> float:
-        from flatmin.dynamics import flow_kernel as kernel
+        from flatmin.lanes import flow as kernel
 
         record = self._integrator.record[block]
         return float(np.max(record[kernel.ACCEPTED] + record[kernel.REJECTED]))
@@ -218,7 +218,7 @@ class _Flow:
 
     def _keep(self, block: int) -> None:
         """One record of a block; networks that ended before it are NaN."""
-        from flatmin.dynamics import flow_kernel as kernel
+        from flatmin.lanes import flow as kernel
 
         recording = self._recording
         assert recording is not None
@@ -250,7 +250,7 @@ class _Flow:
         self._last_time[block] = time
 
     def _sharpness(
-        self, flat: Float, members: NDArray[np.int64], number: int, tolerance: float
+        self, flat: Float, members: Whole, number: int, tolerance: float
     ) -> dict[str, Float]:
         """Sharpness of some networks for record `number`, from their last eigenvectors."""
         start: Float | None = self._vectors[members]
@@ -264,7 +264,7 @@ class _Flow:
 
     def outcome(self, goal: float) -> Outcome:
         """The record of the end."""
-        from flatmin.dynamics import flow_kernel as kernel
+        from flatmin.lanes import flow as kernel
 
         n, integrator = len(self._initial), self._integrator
 

@@ -5,12 +5,12 @@ the flow is
 
     dW_k/dt = -B_k' C_k'                             excess risk tr((P - P*) Sigma (P - P*)')
 
-integrated by the method of `tableau` under the step control of `flow_kernel`, whose record it
+integrated by the method of `tableau` under the step control of `lanes.flow`, whose record it
 keeps: every network has its own time, step, error control and end. Networks that ended are left
 out of the batch.
 
 It is NumPy because its work is products of matrices, which BLAS does well. The derivative of a
-layer has the rank of the number of outputs, so keeping it as factors, as `flow_kernel` does, saves
+layer has the rank of the number of outputs, so keeping it as factors, as `lanes.flow` does, saves
 less the more outputs there are. Against SciPy's DOP853 with the same gradient, one network at a
 time, to the same end at rtol 1e-8, processor time on one core (medians of twelve rounds): 13.5
 times less for 100 networks of d = m = 5 and L = 5, 3.1 times less for 20 of d = 20, m = 5 and
@@ -21,9 +21,10 @@ cost is all there is, takes 1.6 times as long as with SciPy.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from flatmin.dynamics.flow_kernel import (
+from flatmin.core.arrays import Float
+from flatmin.data.regression import Regression
+from flatmin.lanes.flow import (
     ACCEPTED,
     CEILING,
     CONVERGED,
@@ -52,7 +53,7 @@ from flatmin.dynamics.flow_kernel import (
     TINY,
     new_record,
 )
-from flatmin.dynamics.tableau import (
+from flatmin.lanes.tableau import (
     COEFFICIENTS,
     COUNTS,
     FIFTH,
@@ -63,10 +64,8 @@ from flatmin.dynamics.tableau import (
     THIRD_AT,
     UPDATE,
 )
-from flatmin.network import Architecture, Ensemble
-from flatmin.problem import Regression
-
-Float = NDArray[np.float64]
+from flatmin.network.architecture import Architecture
+from flatmin.network.ensemble import Ensemble
 
 # The slopes of a block take about this much: large batches share the interpreter's cost.
 _BLOCK_BYTES = 4 << 20
@@ -85,7 +84,7 @@ _AFTER[2, FINAL[THIRD_AT]] -= THIRD
 
 
 class BatchedFlow:
-    """Networks on their way: weights `[block, network, P]` and `flow_kernel`'s record of them."""
+    """Networks on their way: weights `[block, network, P]` and `lanes.flow`'s record of them."""
 
     whole = False
 

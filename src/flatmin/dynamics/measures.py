@@ -24,12 +24,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
-from flatmin.network import Architecture, Ensemble
-from flatmin.problem import Regression, Samples
+from flatmin.core.arrays import Float, Yes
+from flatmin.data.regression import Regression
+from flatmin.data.samples import Samples
+from flatmin.network.architecture import Architecture
+from flatmin.network.ensemble import Ensemble
 
-Float = NDArray[np.float64]
 Layers = Sequence[Float]
 
 PASSED_ON = 1e-3
@@ -141,9 +142,7 @@ def layer_gradient(layers: Layers, task: Task) -> Float:
     return np.stack(norms, axis=1)
 
 
-def passes_nothing(
-    scene: Task, ensemble: Ensemble, excess: Float, gradient: Float
-) -> NDArray[np.bool_]:
+def passes_nothing(scene: Task, ensemble: Ensemble, excess: Float, gradient: Float) -> Yes:
     """Whether networks pass next to no gradient on, being at a saddle or dead.
 
     Linear: |grad|^2 is below a thousandth of L |P*|^{2-2/L} |p|^{2/L} |G|^2, about what a network

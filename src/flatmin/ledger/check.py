@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from flatmin.errors import DataError
+from flatmin.core.errors import DataError
 from flatmin.ledger.descent import as_flow, rate_notes
 from flatmin.ledger.evidence import Evidence
 from flatmin.ledger.record import Record, Verdict, merge, not_applicable

@@ -5,17 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from flatmin.core.arrays import Float
 from flatmin.curvature import sharpness
+from flatmin.data.regression import Regression
+from flatmin.data.samples import Samples
 from flatmin.dynamics.endings import State
 from flatmin.dynamics.measures import LAYER_MEASURES, task
 from flatmin.dynamics.outcome import Outcome
 from flatmin.ledger.evidence import Evidence
-from flatmin.network import Ensemble
-from flatmin.problem import Regression, Samples
-
-Float = NDArray[np.float64]
+from flatmin.network.ensemble import Ensemble
 
 # What is measured of the final weights.
 LAST = ("spectral_norm", "rank_one_defect", "alignment", "drift", "theta")

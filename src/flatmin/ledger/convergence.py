@@ -7,14 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flatmin.core.arrays import Float, Yes
+from flatmin.data.regression import Regression
 from flatmin.ledger.evidence import EPSILON, Evidence
 from flatmin.ledger.invariants import largest_error
 from flatmin.ledger.lacks import lacks
 from flatmin.ledger.record import Record, compare, not_applicable
-from flatmin.problem import Regression
-
-Float = NDArray[np.float64]
-Yes = NDArray[np.bool_]
 
 
 def lemma_8(runs: Evidence) -> list[Record]:

@@ -12,16 +12,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from flatmin.core.arrays import Float
 from flatmin.dynamics.descent import descend
-from flatmin.dynamics.outcome import Recording
+from flatmin.dynamics.recording import Recording
 from flatmin.ledger.collect import LAST, evidence_of
 from flatmin.ledger.evidence import Evidence
 from flatmin.ledger.record import Record, Verdict, merge
 from flatmin.ledger.statements import FLOW_ONLY
-
-Float = NDArray[np.float64]
 
 # Rates that are looked at; shares of the only one at which its runs are repeated, with so many
 # records at the same times; and the largest number of steps repeated.

@@ -14,25 +14,24 @@ from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
-from numpy.typing import NDArray
 
+from flatmin.core.arrays import Float
+from flatmin.core.errors import DataError
+from flatmin.data.regression import Regression
 from flatmin.dynamics.endings import State
 from flatmin.dynamics.measures import LAYER_MEASURES, task
-from flatmin.dynamics.outcome import RENAMED
-from flatmin.errors import DataError
-from flatmin.initialisation import initialise
+from flatmin.dynamics.recording import RENAMED
+from flatmin.dynamics.training import FILES
 from flatmin.ledger.collect import LAST
 from flatmin.ledger.evidence import Evidence
-from flatmin.network import Architecture, Ensemble
-from flatmin.problem import Regression
+from flatmin.network.architecture import Architecture
+from flatmin.network.ensemble import Ensemble
+from flatmin.network.initialisation import initialise
 from flatmin.study.inputs import architecture_of, data_of
 from flatmin.study.older import words
 from flatmin.study.plan import Run, plan
 from flatmin.study.spec import Study, read_spec
 from flatmin.study.store import Store
-from flatmin.training import FILES
-
-Float = NDArray[np.float64]
 
 # What reading a file that was cut, mixed up or written by something else may raise.
 DAMAGE = (OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile)

@@ -12,17 +12,15 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from flatmin.core.arrays import Float, Yes
+from flatmin.data.regression import Regression
+from flatmin.data.samples import Samples
 from flatmin.dynamics.measures import invariants
 from flatmin.ledger.record import Place
-from flatmin.network import Ensemble
-from flatmin.problem import Regression, Samples
+from flatmin.network.ensemble import Ensemble
 from flatmin.theory.minimal_sharpness import minimal_sharpness
 from flatmin.theory.multivariate import multivariate_bounds
-
-Float = NDArray[np.float64]
-Yes = NDArray[np.bool_]
 
 EPSILON = float(np.finfo(float).eps)
 

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from flatmin.atomic import make_directory
+from flatmin.core.arrays import Float
+from flatmin.core.figures import BLUE, GREEN, ORANGE, PURPLE, RED, SKY, plain_log_ticks, save
+from flatmin.core.files import make_directory
 from flatmin.ledger.record import Record, Verdict
 from flatmin.ledger.statements import STATEMENTS, Statement
-from flatmin.plots import BLUE, GREEN, ORANGE, PURPLE, RED, SKY, plain_log_ticks, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from flatmin.ledger.lemma_3 import Lemma3Table
 
-Float = NDArray[np.float64]
 
 PANELS = 5
 COLUMNS = 3

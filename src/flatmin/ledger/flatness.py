@@ -5,19 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from flatmin.core.arrays import Float
 from flatmin.curvature import sharpness
 from flatmin.dynamics.measures import error_of_map, task
 from flatmin.ledger.evidence import EPSILON, Evidence
 from flatmin.ledger.invariants import largest_error
 from flatmin.ledger.lacks import lacks
 from flatmin.ledger.record import Record, compare, not_applicable
-from flatmin.network import Ensemble
+from flatmin.network.ensemble import Ensemble
 from flatmin.theory.minimal_sharpness import minimal_sharpness
 from flatmin.theory.minimisers import flattest_minimiser as flattest
-
-Float = NDArray[np.float64]
 
 # The paper's p has norm 1 in single precision.
 NORM_ERROR = 1e-6

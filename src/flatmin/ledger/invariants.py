@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from flatmin.core.arrays import Float
 from flatmin.ledger.evidence import EPSILON, Evidence
 from flatmin.ledger.lacks import lacks
 from flatmin.ledger.record import Record, compare, not_applicable
-
-Float = NDArray[np.float64]
 
 FLOW = "gradient flow of a linear network"
 

@@ -33,11 +33,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.stats import beta
 
+from flatmin.core.arrays import Float
 from flatmin.ledger.lemma_3_draws import (
     STATEMENT,
     Bool,
     Extremes,
-    Float,
     Int,
     Progress,
     draws_for,

@@ -9,14 +9,14 @@ from threading import Event, Lock
 import numpy as np
 from numpy.typing import NDArray
 
-from flatmin.checks import check_count, check_depth, check_positive, check_seed
-from flatmin.errors import SettingError
+from flatmin.core.arrays import Float, Yes
+from flatmin.core.checks import check_count, check_depth, check_positive, check_seed
+from flatmin.core.errors import SettingError
+from flatmin.core.seeds import generator
+from flatmin.core.threads import over_each, thread_count
 from flatmin.ledger.lemma_9 import rank_one_directions
-from flatmin.parallel import over_each, thread_count
-from flatmin.seeds import generator
 
-Float = NDArray[np.float64]
-Bool = NDArray[np.bool_]
+Bool = Yes
 Int = NDArray[np.intp]
 Number = float | Float
 Progress = Callable[[int], None]

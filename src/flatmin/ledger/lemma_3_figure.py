@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flatmin.core.arrays import Float
+from flatmin.core.figures import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, SKY, plain_log_ticks
 from flatmin.ledger.lemma_3 import Curve, Lemma3Table
-from flatmin.ledger.lemma_3_draws import Float
-from flatmin.plots import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, SKY, plain_log_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

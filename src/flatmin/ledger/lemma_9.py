@@ -19,10 +19,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from flatmin.core.arrays import Float
+from flatmin.core.seeds import generator
 from flatmin.ledger.record import Record, compare, not_applicable
-from flatmin.seeds import generator
 
-Float = NDArray[np.float64]
 Int = NDArray[np.intp]
 Layers = Sequence[Float]
 

@@ -15,21 +15,19 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
-from flatmin.checks import check_choice
+from flatmin.core.arrays import Float
+from flatmin.core.checks import check_choice
+from flatmin.core.seeds import generator
+from flatmin.data.generators import gaussian_samples, spectrum_samples
+from flatmin.data.samples import Samples
 from flatmin.dynamics.descent import Progress
 from flatmin.dynamics.flow import flow
-from flatmin.dynamics.outcome import Recording, recordable
-from flatmin.generators import gaussian_samples, spectrum_samples
-from flatmin.initialisation import initialise
+from flatmin.dynamics.recording import Recording, recordable
 from flatmin.ledger.collect import evidence_of
 from flatmin.ledger.evidence import Evidence, initial_epsilon
-from flatmin.network import Architecture, residual_output_vector
-from flatmin.problem import Samples
-from flatmin.seeds import generator
-
-Float = NDArray[np.float64]
+from flatmin.network.architecture import Architecture, residual_output_vector
+from flatmin.network.initialisation import initialise
 
 RTOL = 1e-10
 # Share of the largest scale that assumption (A2) allows.

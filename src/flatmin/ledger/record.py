@@ -19,9 +19,10 @@ from enum import StrEnum
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-Float = NDArray[np.float64]
+from flatmin.core.arrays import Float
+
 Describe = Callable[[tuple[int, ...]], str]
 
 

@@ -16,14 +16,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from flatmin.core.arrays import Float, Yes
 from flatmin.ledger.evidence import Evidence
 from flatmin.ledger.invariants import largest_error, largest_error_of
 from flatmin.ledger.lacks import lacks
 from flatmin.ledger.record import Record, compare, not_applicable
 
-Float = NDArray[np.float64]
 Measure = Callable[[Evidence], Float | None]
 
 # A run stands still if its gradient has fallen to this share of what it was.
@@ -127,7 +126,7 @@ def _arrived(runs: Evidence) -> Float:
     return found
 
 
-def _near(runs: Evidence) -> NDArray[np.bool_]:
+def _near(runs: Evidence) -> Yes:
     """Which runs begin below every saddle, so that gradient flow cannot end at one.
 
     C_4 is not given; this much is needed. At a critical point that is no minimiser the map lacks a

@@ -7,8 +7,8 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from flatmin.core.arrays import Float, Yes
 from flatmin.ledger.convergence import a1
 from flatmin.ledger.evidence import EPSILON, Evidence
 from flatmin.ledger.invariants import largest_error, largest_error_of
@@ -16,9 +16,6 @@ from flatmin.ledger.lacks import lacks
 from flatmin.ledger.record import Record, compare, not_applicable
 from flatmin.theory.minimal_sharpness import corollary_2_bound
 from flatmin.theory.minimal_sharpness import vanishing_scale_limit as limit_of
-
-Float = NDArray[np.float64]
-Yes = NDArray[np.bool_]
 
 # Initialisations whose weights are proportional to their scale.
 SMALL = ("gaussian", "zero-layer", "balanced")

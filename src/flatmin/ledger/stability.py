@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flatmin.curvature import sharpness
 from flatmin.dynamics.descent import descend
@@ -13,9 +12,7 @@ from flatmin.ledger.evidence import Evidence
 from flatmin.ledger.flatness import minimiser
 from flatmin.ledger.lacks import lacks
 from flatmin.ledger.record import Record, compare, not_applicable
-from flatmin.network import Ensemble
-
-Float = NDArray[np.float64]
+from flatmin.network.ensemble import Ensemble
 
 # The rates tried, as multiples of 2/S; the kick, as a share of |W|; and how long it is followed.
 MULTIPLES = np.array([0.95, 1.05])

@@ -13,11 +13,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from flatmin.core.figures import (
+    BLACK,
+    BLUE,
+    GREEN,
+    ORANGE,
+    PURPLE,
+    RED,
+    new_figure,
+    plain_log_ticks,
+)
+from flatmin.data.regression import Regression
 from flatmin.paper.claims import finished, gap_line, gap_points
 from flatmin.paper.figures import band, draw_means, sharpness_figure
 from flatmin.paper.tables import Tables
-from flatmin.plots import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, new_figure, plain_log_ticks
-from flatmin.problem import Regression
 from flatmin.study.inputs import data_of
 from flatmin.study.spec import Study, parse_spec
 from flatmin.theory.minimal_sharpness import critical_learning_rate, paper_learning_rate

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from flatmin.data.regression import Regression
+from flatmin.data.sets import paper_output_vector, paper_samples
 from flatmin.paper import claims, figures
 from flatmin.paper.claims import Claim
-from flatmin.paper.data import paper_output_vector, paper_samples
 from flatmin.paper.tables import Item, Tables
-from flatmin.problem import Regression
 from flatmin.theory.minimal_sharpness import minimal_sharpness
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from flatmin.problem import Regression
+from flatmin.data.regression import Regression
 from flatmin.theory.minimal_sharpness import (
     corollary_2_bound,
     critical_learning_rate,

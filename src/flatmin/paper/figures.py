@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from flatmin.paper.claims import gap_line, gap_points
-from flatmin.plots import (
+from flatmin.core.figures import (
     BLACK,
     BLUE,
     GREEN,
@@ -20,12 +19,13 @@ from flatmin.plots import (
     PURPLE,
     RED,
     SKY,
-    draw_trace,
     legend_above,
     new_figure,
     plain_log_ticks,
 )
-from flatmin.problem import Regression
+from flatmin.data.regression import Regression
+from flatmin.dynamics.figures import draw_trace
+from flatmin.paper.claims import gap_line, gap_points
 from flatmin.theory.minimal_sharpness import (
     corollary_2_bound,
     critical_learning_rate,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from flatmin import __version__
-from flatmin.atomic import writing
+from flatmin.core.files import writing
 from flatmin.paper.claims import FAILS, HOLDS, UNDECIDED, Claim
 from flatmin.theory.minimal_sharpness import CONVENTION
 

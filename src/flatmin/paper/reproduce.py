@@ -14,11 +14,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatmin.atomic import make_directory
-from flatmin.checks import check_choice
+from flatmin.core.checks import check_choice
+from flatmin.core.figures import save
+from flatmin.core.files import make_directory
 from flatmin.paper.report import Report, Section
 from flatmin.paper.tables import Item, StudyTables, Tables
-from flatmin.plots import save
 from flatmin.study import toml
 from flatmin.study.runner import Status, run_study
 from flatmin.study.spec import Study, parse_spec

@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from typing import Any
 
-from flatmin.errors import SettingError
+from flatmin.core.errors import SettingError
 from flatmin.study.plan import Shard
 from flatmin.study.runner import Broken, Pool, PoolError, attempt, broken
 from flatmin.study.shard_files import Packed

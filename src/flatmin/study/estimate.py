@@ -7,7 +7,7 @@ import time
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from flatmin.parallel import thread_count
+from flatmin.core.threads import thread_count
 from flatmin.study.execute import run_shard
 from flatmin.study.inputs import architecture_of, inputs
 from flatmin.study.plan import Shard, Stretch, network_steps, plan, records, run_bytes, run_flops

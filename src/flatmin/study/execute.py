@@ -12,20 +12,21 @@ from typing import Any
 
 import numpy as np
 import pyarrow
-from numpy.typing import NDArray
 
+from flatmin.core.arrays import Float
+from flatmin.core.memory import check_memory
 from flatmin.dynamics.descent import Progress, descend
 from flatmin.dynamics.flow import RTOL, TOLERANCE, flow
-from flatmin.dynamics.outcome import Outcome, Recording
-from flatmin.initialisation import initialise
-from flatmin.memory import check_memory
-from flatmin.network import Architecture, Ensemble
+from flatmin.dynamics.outcome import Outcome
+from flatmin.dynamics.recording import Recording
+from flatmin.network.architecture import Architecture
+from flatmin.network.ensemble import Ensemble
+from flatmin.network.initialisation import initialise
 from flatmin.study.inputs import Data, architecture_of, data_of, least_sharpness
 from flatmin.study.plan import Run, Shard, run_bytes
 from flatmin.study.rows import rows_table, traces_table
 from flatmin.study.spec import Study
 
-Float = NDArray[np.float64]
 pa: Any = pyarrow
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
-from flatmin.checks import (
+from flatmin.core.checks import (
     MAX_DEPTH,
     check_choice,
     check_count,

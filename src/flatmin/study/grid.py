@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from pydantic import model_validator
 
-from flatmin.checks import MAX_DEPTH, check_count, check_nonnegative, check_positive
+from flatmin.core.checks import MAX_DEPTH, check_count, check_nonnegative, check_positive
 from flatmin.dynamics.descent import MAX_STEPS
 from flatmin.study.fields import MAX_REPETITIONS, Section
 

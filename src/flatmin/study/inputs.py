@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from flatmin.generators import gaussian_split, spectrum_samples, whitened_samples
-from flatmin.memory import check_memory
-from flatmin.network import Architecture, residual_output_vector
-from flatmin.paper.data import paper_output_vector, paper_samples, paper_test_samples
-from flatmin.problem import Regression, Samples
+from flatmin.core.memory import check_memory
+from flatmin.data.generators import gaussian_split, spectrum_samples, whitened_samples
+from flatmin.data.regression import Regression
+from flatmin.data.samples import Samples
+from flatmin.data.sets import paper_output_vector, paper_samples, paper_test_samples
+from flatmin.network.architecture import Architecture, residual_output_vector
 from flatmin.study.sections import Problem
 from flatmin.study.spec import Study
 from flatmin.theory.minimal_sharpness import minimal_sharpness

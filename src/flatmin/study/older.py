@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow
 import pyarrow.compute
 
-from flatmin.dynamics.outcome import RENAMED
+from flatmin.dynamics.recording import RENAMED
 
 pa: Any = pyarrow
 pc: Any = pyarrow.compute

@@ -16,9 +16,9 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass, replace
 
-from flatmin.dynamics.outcome import NETWORK_MEASURES, Recording
-from flatmin.network import Architecture
-from flatmin.seeds import Coordinate
+from flatmin.core.seeds import Coordinate
+from flatmin.dynamics.recording import NETWORK_MEASURES, Recording
+from flatmin.network.architecture import Architecture
 from flatmin.study.grid import Point
 from flatmin.study.inputs import architecture_of, inputs, rows_per_step
 from flatmin.study.spec import Study, step_limit

@@ -10,24 +10,24 @@ from typing import Any
 
 import numpy as np
 import pyarrow
-from numpy.typing import NDArray
 
+from flatmin.core.arrays import Float, Yes
 from flatmin.curvature import sharpness
 from flatmin.curvature.linear import backward
 from flatmin.curvature.nonlinear import NonlinearHessian
 from flatmin.curvature.sharpness import LANE_PARAMETERS
+from flatmin.data.regression import Regression
+from flatmin.data.samples import Samples
 from flatmin.dynamics.edge import midway, swinging
 from flatmin.dynamics.endings import State
 from flatmin.dynamics.measures import alignment, rank_one_defect, spectral_norm
 from flatmin.dynamics.outcome import Outcome
-from flatmin.network import Ensemble
-from flatmin.problem import Regression, Samples
+from flatmin.network.ensemble import Ensemble
 from flatmin.study.inputs import Data
 from flatmin.study.plan import Run
 from flatmin.study.schema import ROWS_SCHEMA, TRACE_COLUMNS, TRACES_SCHEMA
 from flatmin.study.spec import Study
 
-Float = NDArray[np.float64]
 pa: Any = pyarrow
 
 SHARPNESS_TOLERANCE = 1e-8
@@ -100,16 +100,16 @@ def _numbers(values: Any) -> Any:
     return pa.array(array, mask=~np.isfinite(array))
 
 
-def _some(ensemble: Ensemble, chosen: NDArray[np.bool_]) -> Ensemble:
+def _some(ensemble: Ensemble, chosen: Yes) -> Ensemble:
     return Ensemble.from_flat(ensemble.architecture, ensemble.flat()[chosen])
 
 
-def _weights(ensemble: Ensemble, chosen: NDArray[np.bool_]) -> list[Float]:
+def _weights(ensemble: Ensemble, chosen: Yes) -> list[Float]:
     """The layers of the chosen runs, row-major whatever their number: BLAS rounds by layout."""
     return ensemble.architecture.split(np.ascontiguousarray(ensemble.flat()[chosen]))
 
 
-def _spread(values: Float, chosen: NDArray[np.bool_]) -> Float:
+def _spread(values: Float, chosen: Yes) -> Float:
     """Values of the chosen runs in their places, NaN elsewhere."""
     full = np.full(len(chosen), np.nan)
     full[chosen] = values
@@ -117,7 +117,7 @@ def _spread(values: Float, chosen: NDArray[np.bool_]) -> Float:
 
 
 def _sharpness(
-    name: str, problem: Regression | Samples, ensemble: Ensemble, chosen: NDArray[np.bool_]
+    name: str, problem: Regression | Samples, ensemble: Ensemble, chosen: Yes
 ) -> dict[str, Any]:
     """Value, residual and convergence of the chosen runs; null elsewhere."""
     found = [
@@ -159,7 +159,7 @@ def _parts(ensemble: Ensemble) -> list[Ensemble]:
     return [Ensemble.from_flat(architecture, flat[None]) for flat in ensemble.flat()]
 
 
-def _distance(data: Data, ensemble: Ensemble, chosen: NDArray[np.bool_]) -> Float:
+def _distance(data: Data, ensemble: Ensemble, chosen: Yes) -> Float:
     """|w - w*|^2 of linear networks, as far as it is a number."""
     architecture = ensemble.architecture
     if not architecture.linear:
@@ -169,7 +169,7 @@ def _distance(data: Data, ensemble: Ensemble, chosen: NDArray[np.bool_]) -> Floa
         return _spread(np.sum((w - data.regression.w_star) ** 2, axis=1), chosen)
 
 
-def _test_risk(data: Data, ensemble: Ensemble, chosen: NDArray[np.bool_]) -> Float:
+def _test_risk(data: Data, ensemble: Ensemble, chosen: Yes) -> Float:
     """The risk on the test rows, where there are any."""
     if data.test is None:
         return np.full(len(ensemble), np.nan)
@@ -185,7 +185,7 @@ def _test_risk(data: Data, ensemble: Ensemble, chosen: NDArray[np.bool_]) -> Flo
     return _spread(np.array(risks), chosen)
 
 
-def _layers(ensemble: Ensemble, chosen: NDArray[np.bool_]) -> dict[str, Any]:
+def _layers(ensemble: Ensemble, chosen: Yes) -> dict[str, Any]:
     """Per-layer summaries of the chosen runs; null elsewhere."""
     layers = _weights(ensemble, chosen)
     measured = {
@@ -195,7 +195,7 @@ def _layers(ensemble: Ensemble, chosen: NDArray[np.bool_]) -> dict[str, Any]:
     return {name: _lists(values, chosen) for name, values in measured.items()}
 
 
-def _lists(values: Float, chosen: NDArray[np.bool_]) -> Any:
+def _lists(values: Float, chosen: Yes) -> Any:
     """A column of lists, one per chosen row, null elsewhere."""
     offsets = np.concatenate([[0], np.cumsum(np.where(chosen, values.shape[1], 0))])
     return pa.ListArray.from_arrays(

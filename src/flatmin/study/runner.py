@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Lock
 
-from flatmin.errors import SettingError
-from flatmin.parallel import thread_count
+from flatmin.core.errors import SettingError
+from flatmin.core.threads import thread_count
 from flatmin.study import execute
 from flatmin.study.plan import Shard, plan
 from flatmin.study.shard_files import Packed, pack

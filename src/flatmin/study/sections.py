@@ -6,12 +6,12 @@ from typing import Annotated, Any
 
 from pydantic import StrictBool, field_validator, model_validator
 
-from flatmin.activations import ACTIVATIONS
+from flatmin.data.preparation import MISSING, Preparation
+from flatmin.data.sets import SETS
 from flatmin.dynamics.endings import LEARNED_AT
-from flatmin.dynamics.outcome import MEASURES, RENAMED
-from flatmin.initialisation import INITIALISATIONS
-from flatmin.paper.data import SETS
-from flatmin.preparation import MISSING, Preparation
+from flatmin.dynamics.recording import MEASURES, RENAMED
+from flatmin.network.activations import ACTIVATIONS
+from flatmin.network.initialisation import INITIALISATIONS
 from flatmin.study.fields import (
     Count,
     Depth,

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from flatmin.core.errors import DataError
 from flatmin.dynamics.edge import EDGE_SHARE
-from flatmin.errors import DataError
 from flatmin.study.older import conformed, upgraded
 
 if TYPE_CHECKING:

@@ -17,9 +17,10 @@ from typing import Any
 
 from pydantic import PrivateAttr, ValidationError, field_validator, model_validator
 
+from flatmin.core.errors import SettingError
+from flatmin.data.regression import Regression, read_regression
+from flatmin.data.samples import Samples, read_samples
 from flatmin.dynamics import flow
-from flatmin.errors import SettingError
-from flatmin.problem import Regression, Samples, read_regression, read_samples
 from flatmin.study import toml
 from flatmin.study.fields import Repetitions, Section, Seed, Text, describe
 from flatmin.study.grid import WHOLE, Axis, Grid

@@ -25,8 +25,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from flatmin.atomic import make_directory, writing
-from flatmin.errors import DataError, SettingError
+from flatmin.core.errors import DataError, SettingError
+from flatmin.core.files import make_directory, writing
 from flatmin.study import shard_files
 from flatmin.study.schema import ROWS_SCHEMA, TRACES_SCHEMA
 from flatmin.study.shard_files import Packed, shard_id, shard_path

@@ -12,16 +12,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from flatmin.checks import check_choice
+from flatmin.core.arrays import Float
+from flatmin.core.checks import check_choice
+from flatmin.core.errors import SettingError
 from flatmin.dynamics.edge import EDGE_SHARE
-from flatmin.errors import SettingError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Float = NDArray[np.float64]
 
 COORDINATES = (
     *("dataset", "depth", "width", "scale", "learning_rate", "relative_rate", "step_limit"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import version
 
 import flatmin
-from flatmin.compiling import cache_directory
+from flatmin.lanes.compiling import cache_directory
 
 _LIBRARIES = ("numpy", "scipy", "numba", "pyarrow")
 

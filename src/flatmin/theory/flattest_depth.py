@@ -23,8 +23,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from flatmin.checks import MAX_DEPTH, check_depth, check_positive
-from flatmin.problem import Regression
+from flatmin.core.checks import MAX_DEPTH, check_depth, check_positive
+from flatmin.data.regression import Regression
 from flatmin.theory.minimal_sharpness import minimal_sharpness
 
 
@@ -36,7 +36,7 @@ def flattest_depth(
     One output. S_min is convex in L (see the module), so the answer is the first depth after which
     it does not fall: found by doubling, then by bisection.
 
-    >>> from flatmin.generators import whitened_samples
+    >>> from flatmin.data.generators import whitened_samples
     >>> white = whitened_samples(n=30, d=4, seed=0).regression()
     >>> small = replace(white, w_star=np.exp(-3.5) * white.w_star / white.w_star_norm)
     >>> flattest_depth(small)  # 2 ln(1/|w*|)

@@ -39,14 +39,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from flatmin.checks import check_depth, check_positive
-from flatmin.errors import SettingError
-from flatmin.problem import Regression
+from flatmin.core.arrays import Float
+from flatmin.core.checks import check_depth, check_positive
+from flatmin.core.errors import SettingError
+from flatmin.data.regression import Regression
 from flatmin.theory.roots import root
-
-Float = NDArray[np.float64]
 
 CONVENTION = "largest eigenvalue of the Hessian of the mean squared error (no factor 1/2)"
 
@@ -112,7 +110,7 @@ def minimal_sharpness(
 ) -> MinimalSharpness:
     """S_min exactly, with the paper's bounds.
 
-    >>> from flatmin.generators import whitened_samples
+    >>> from flatmin.data.generators import whitened_samples
     >>> white = whitened_samples(n=30, d=4, seed=0).regression()
     >>> round(minimal_sharpness(white, depth=6).exact / white.w_star_norm ** (2 - 2 / 6), 12)
     12.0

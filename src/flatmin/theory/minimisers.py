@@ -8,17 +8,19 @@ q = Sigma^{1/2} w*.
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
-from flatmin.checks import check_positive
-from flatmin.errors import SettingError
-from flatmin.network import Architecture
-from flatmin.problem import Regression
+import numpy as np
+
+from flatmin.core.arrays import Float
+from flatmin.core.checks import check_positive
+from flatmin.core.errors import SettingError
+from flatmin.data.regression import Regression
 from flatmin.theory.minimal_sharpness import minimal_sharpness
 from flatmin.theory.roots import root
 
-Float = NDArray[np.float64]
+if TYPE_CHECKING:
+    from flatmin.network.architecture import Architecture
 
 
 def flattest_minimiser(

@@ -18,17 +18,18 @@ equal 2 L s_1^{2-2/L}.
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from flatmin.checks import check_depth
-from flatmin.errors import SettingError
-from flatmin.network import Architecture
-from flatmin.problem import Regression
+from flatmin.core.arrays import Float
+from flatmin.core.checks import check_depth
+from flatmin.core.errors import SettingError
+from flatmin.data.regression import Regression
 from flatmin.theory.minimal_sharpness import minimal_sharpness
 
-Float = NDArray[np.float64]
+if TYPE_CHECKING:
+    from flatmin.network.architecture import Architecture
 
 
 @dataclasses.dataclass(frozen=True)

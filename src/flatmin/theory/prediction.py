@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from flatmin.checks import check_depth, check_positive
-from flatmin.problem import Regression
+from flatmin.core.checks import check_depth, check_positive
+from flatmin.data.regression import Regression
 from flatmin.theory.flattest_depth import flattest_depth
 from flatmin.theory.minimal_sharpness import (
     CONVENTION,
@@ -124,7 +124,7 @@ class Prediction:
 def predict(regression: Regression, depth: int, output_norm: float = 1.0) -> Prediction:
     """Everything the theory says for a depth and |p|, without training.
 
-    >>> from flatmin.generators import gaussian_samples
+    >>> from flatmin.data.generators import gaussian_samples
     >>> prediction = predict(gaussian_samples(seed=0).regression(), depth=10)
     >>> prediction.minimal.lower <= prediction.exact <= prediction.small_init_sharpness
     True

@@ -22,8 +22,8 @@ import math
 
 import numpy as np
 
-from flatmin.checks import check_depth, check_positive
-from flatmin.problem import Regression
+from flatmin.core.checks import check_depth, check_positive
+from flatmin.data.regression import Regression
 from flatmin.theory.minimal_sharpness import minimal_sharpness
 from flatmin.theory.roots import root
 
@@ -31,7 +31,7 @@ from flatmin.theory.roots import root
 def smallest_curvature(regression: Regression, depth: int, output_norm: float = 1.0) -> float:
     """mu: the smallest non-zero eigenvalue of the Hessian at the flattest minimiser.
 
-    >>> from flatmin.generators import whitened_samples
+    >>> from flatmin.data.generators import whitened_samples
     >>> white = whitened_samples(n=30, d=4, seed=0).regression()
     >>> found = minimal_sharpness(white, depth=3)
     >>> round(smallest_curvature(white, depth=3) / (2 * found.t), 12)

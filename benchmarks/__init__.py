@@ -1,0 +1,48 @@
+"""Comparisons with rivals: ratios measured in one run, with their spread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from importlib import import_module
+
+from benchmarks.harness import Result
+from flatmin.core.checks import check_choice
+from flatmin.core.errors import SettingError
+
+CASES = {
+    "sharpness-ensemble": "sharpness:sharpness_ensemble",
+    "sharpness-large": "sharpness:sharpness_large",
+    "gd-linear-d5": "descent:gd_linear_d5",
+    "gd-linear-d20": "descent:gd_linear_d20",
+    "gd-residual-d64": "descent:gd_residual_d64",
+    "gd-gelu-d5": "descent:gd_gelu_d5",
+    "trace-sharpness": "descent:trace_sharpness",
+    "flow-d5": "flow:flow_d5",
+    "scaling": "descent:scaling",
+}
+ON_REQUEST = {"advice": "advice:advice"}
+"""Cases that are not about speed and run only when they are named."""
+
+
+def run(
+    cases: Iterable[str] = (), announce: Callable[[str], None] = lambda case: None
+) -> list[Result]:
+    """The named cases, or all that are about speed, one after the other."""
+    known = CASES | ON_REQUEST
+    chosen = [check_choice("case", case, known) for case in cases] or list(CASES)
+    try:
+        import diffrax  # noqa: F401
+        import jax  # noqa: F401
+        import sklearn  # noqa: F401
+        import statsmodels  # noqa: F401
+    except ImportError as error:
+        raise SettingError(
+            f"benchmarks compare with {error.name}, which is not installed: "
+            "pip install 'flatmin[bench]'"
+        ) from None
+    results = []
+    for case in chosen:
+        announce(case)
+        module, function = known[case].split(":")
+        results.append(getattr(import_module(f"benchmarks.{module}"), function)())
+    return results

@@ -1,0 +1,166 @@
+"""Gradient descent against the rivals of `rivals`, in 64 bits on the cores of this process."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from benchmarks import rivals
+from benchmarks.harness import Contender, Result, Spread, compare, seconds
+from flatmin.data.generators import gaussian_samples
+from flatmin.data.samples import Samples
+from flatmin.dynamics.descent import descend
+from flatmin.dynamics.recording import Recording
+from flatmin.network.architecture import Architecture
+from flatmin.network.ensemble import Ensemble
+from flatmin.network.initialisation import initialise
+
+# Below any gradient: a benchmark takes every step.
+NEVER = 1e-300
+
+
+def _start(architecture: Architecture, networks: int, scale: float) -> Ensemble:
+    init = "residual" if architecture.square else "gaussian"
+    return initialise(architecture, init, scale, 0, [(i,) for i in range(networks)])
+
+
+def _ours(
+    samples: Samples, ensemble: Ensemble, steps: int, recording: Recording | None = None
+) -> tuple[Contender, float]:
+    problem = samples.regression() if ensemble.architecture.linear else samples
+
+    def work() -> object:
+        return descend(problem, ensemble, rivals.RATE, steps, tolerance=NEVER, recording=recording)
+
+    return work, float(len(ensemble) * steps)
+
+
+def gd_linear_d5() -> Result:
+    """d = 5, L = 10, 200 networks."""
+    samples, architecture = gaussian_samples(seed=0), Architecture.mlp(5, 10)
+    ensemble = _start(architecture, 200, 0.4)
+    return compare(
+        "gd-linear-d5",
+        "GD, linear MLP d=5 L=10, 200 networks",
+        "seconds per network step",
+        _ours(samples, ensemble, 20_000),
+        {
+            "A": rivals.one_at_a_time(samples, architecture, ensemble.flat(), 500),
+            "B": rivals.all_at_once(samples, architecture, ensemble.flat(), 50),
+            "B+": rivals.all_at_once(samples, architecture, ensemble.flat(), 200, reordered=True),
+            "D": rivals.machine_limit(6.0 * architecture.parameters),
+        },
+        {"A": 1000.0, "B": 150.0, "D": 0.25},
+        rounds=15,
+    )
+
+
+def gd_linear_d20() -> Result:
+    """d = 20, L = 5, 200 networks."""
+    samples, architecture = gaussian_samples(60, 20, seed=0), Architecture.mlp(20, 5)
+    return compare(
+        "gd-linear-d20",
+        "GD, linear MLP d=20 L=5, 200 networks",
+        "seconds per network step",
+        _ours(samples, _start(architecture, 200, 0.2), 4000),
+        {"D": rivals.machine_limit(6.0 * architecture.parameters)},
+        {"D": 0.30},
+        rounds=7,
+    )
+
+
+def gd_residual_d64() -> Result:
+    """d = 64, L = 10, 32 networks."""
+    samples = gaussian_samples(200, 64, seed=0)
+    architecture = Architecture.residual(64, 10, np.eye(64)[0])
+    return compare(
+        "gd-residual-d64",
+        "GD, residual d=64 L=10, 32 networks",
+        "seconds per network step",
+        _ours(samples, _start(architecture, 32, 0.25), 1000),
+        {"D": rivals.machine_limit(6.0 * architecture.parameters)},
+        {"D": 0.25},
+        rounds=7,
+    )
+
+
+def gd_gelu_d5() -> Result:
+    """GELU, d = 5, L = 10, n = 50, 160 networks."""
+    samples = gaussian_samples(50, 5, noise=0.0, seed=0)
+    architecture = Architecture.mlp(5, 10, activation="gelu-tanh")
+    ensemble = _start(architecture, 160, 0.5)
+    return compare(
+        "gd-gelu-d5",
+        "GD, GELU MLP d=5 L=10 n=50, 160 networks",
+        "seconds per network step",
+        _ours(samples, ensemble, 500),
+        {"B": rivals.all_at_once(samples, architecture, ensemble.flat(), 100)},
+        {"B": 5.0},
+        rounds=5,
+    )
+
+
+def trace_sharpness() -> Result:
+    """Sharpness at the last two of every 10 steps, against the same run without it."""
+    samples, architecture = gaussian_samples(seed=0), Architecture.mlp(5, 10)
+    ensemble, steps = _start(architecture, 200, 0.4), 1000
+    recording = Recording(10, ("sharpness",), sharpness_tolerance=1e-6)
+    bare = _ours(samples, ensemble, steps)
+
+    def repeated() -> None:
+        for _ in range(5):
+            bare[0]()
+
+    result = compare(
+        "trace-sharpness",
+        "sharpness at 2 of every 10 of 1000 steps, d=5 L=10, 200 networks",
+        "seconds per network step",
+        _ours(samples, ensemble, steps, recording),
+        {"bare": (repeated, 5 * bare[1])},
+        {"bare": 1.0 / 5.0},
+        rounds=9,
+        notes="ratio: time of the bare run over time with sharpness (residual below 1e-6)",
+    )
+    return result
+
+
+def scaling() -> Result:
+    """Exponents of the cost of a network step against L (at d = 16) and against d (at L = 5)."""
+    depths, widths = (2, 4, 8, 16, 32, 64), (5, 8, 16, 32, 64, 128, 256)
+    points: list[tuple[str, int, Contender, float]] = []
+    for kind, values in (("L", depths), ("d", widths)):
+        for value in values:
+            d, depth = (16, value) if kind == "L" else (value, 5)
+            samples = gaussian_samples(2 * d, d, seed=0)
+            architecture = Architecture.residual(d, depth, np.eye(d)[0])
+            networks = 64 if d <= 64 else 16
+            # Long enough that packing the weights, done once a run, does not count.
+            flops = 1.5e9 if d <= 64 else 1e10
+            steps = int(flops / (6 * architecture.parameters * networks))
+            work, amount = _ours(samples, _start(architecture, networks, 0.25), steps)
+            points.append((kind, value, work, amount))
+    compile_seconds = sum(seconds(work) for _, _, work, _ in points)
+    exponents: dict[str, list[float]] = {"L": [], "d": []}
+    costs: list[float] = []
+    for _ in range(5):
+        round_costs = [seconds(work) / amount for _, _, work, amount in points]
+        costs.append(round_costs[0])
+        for kind in exponents:
+            x = [np.log(value) for k, value, _, _ in points if k == kind]
+            y = [
+                np.log(cost) for (k, *_), cost in zip(points, round_costs, strict=True) if k == kind
+            ]
+            exponents[kind].append(float(np.polyfit(x, y, 1)[0]))
+    spreads = {kind: Spread.of(values) for kind, values in exponents.items()}
+    met = abs(spreads["L"].median - 1.0) <= 0.15 and abs(spreads["d"].median - 2.0) <= 0.15
+    return Result(
+        "scaling",
+        "exponents of cost against L (2 to 64) and d (5 to 256)",
+        "seconds per network step (d=16, L=2)",
+        Spread.of(costs),
+        {},
+        spreads,
+        {"L": 1.0, "d": 2.0},
+        met,
+        compile_seconds,
+        "the bar: within 0.15 of 1 and 2",
+    )

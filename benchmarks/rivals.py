@@ -1,0 +1,130 @@
+"""The rivals, written the way an ordinary and an expert user would, and the machine's own limit.
+
+A: JAX, one network at a time, a jitted step in a Python loop, the network applied to all samples.
+B: JAX, jit(vmap(scan(grad))) over 160 networks, the network applied to all samples.
+B+: as B, by someone who knows that the network is linear and multiplies p'W_L...W_1 first.
+C: diffrax, jit(vmap(diffeqsolve)) for gradient flow.
+D: the fused-multiply-add peak of the cores in use, measured by ten independent chains per core.
+"""
+# mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False, disallow-untyped-calls=False
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from benchmarks.harness import Contender
+from flatmin.core.threads import over_blocks, thread_count
+from flatmin.data.samples import Samples
+from flatmin.lanes.compiling import compiled
+from flatmin.lanes.vectors import fma, splat, store
+from flatmin.network.architecture import Architecture
+
+RATE = 0.01
+NETWORKS_OF_B = 160
+
+
+def jax_risk(
+    samples: Samples, architecture: Architecture, reordered: bool = False
+) -> Callable[[Any], Any]:
+    """The mean squared error of a list of weights, as a JAX user writes it."""
+    import jax
+    import jax.numpy as jnp
+
+    jax.config.update("jax_enable_x64", True)
+    X, y, p = jnp.asarray(samples.X), jnp.asarray(samples.y), jnp.asarray(architecture.p)
+
+    def phi(x: Any) -> Any:
+        return x if architecture.linear else jax.nn.gelu(x, approximate=True)
+
+    def network(layers: Any) -> Any:
+        h = X.T
+        for matrix in layers[:-1]:
+            h = phi(matrix @ h)
+        return jnp.mean((p @ (layers[-1] @ h) - y) ** 2)
+
+    def product(layers: Any) -> Any:
+        w = p
+        for matrix in reversed(layers):
+            w = w @ matrix
+        return jnp.mean((X @ w - y) ** 2)
+
+    return product if reordered else network
+
+
+def one_at_a_time(
+    samples: Samples, architecture: Architecture, flat: Any, steps: int
+) -> tuple[Contender, float]:
+    """Rival A."""
+    import jax
+
+    gradient = jax.grad(jax_risk(samples, architecture))
+
+    @jax.jit
+    def step(layers):
+        return [w - RATE * g for w, g in zip(layers, gradient(layers), strict=True)]
+
+    start = [jax.numpy.asarray(w) for w in architecture.split(flat[0])]
+
+    def work() -> None:
+        layers = start
+        for _ in range(steps):
+            layers = step(layers)
+        layers[0].block_until_ready()
+
+    return work, float(steps)
+
+
+def all_at_once(
+    samples: Samples, architecture: Architecture, flat: Any, steps: int, reordered: bool = False
+) -> tuple[Contender, float]:
+    """Rival B, or B+ if reordered."""
+    import jax
+
+    gradient = jax.grad(jax_risk(samples, architecture, reordered))
+
+    def run(layers):
+        def step(state, _):
+            return [w - RATE * g for w, g in zip(state, gradient(state), strict=True)], None
+
+        return jax.lax.scan(step, layers, None, length=steps)[0]
+
+    together = jax.jit(jax.vmap(run))
+    copies = np.resize(flat, (NETWORKS_OF_B, flat.shape[1]))
+    start = [jax.numpy.asarray(w) for w in architecture.split(copies)]
+    return lambda: together(start)[0].block_until_ready(), float(NETWORKS_OF_B * steps)
+
+
+@compiled
+def _chains(lanes, repeats, out):
+    """Ten independent chains of FMAs, enough to fill two pipes of latency four or five."""
+    m, c = splat(lanes, 0.999999), splat(lanes, 1e-6)
+    s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = s8 = s9 = splat(lanes, 0.0)
+    for _ in range(repeats):
+        s0, s1, s2 = fma(s0, m, c), fma(s1, m, c), fma(s2, m, c)
+        s3, s4, s5 = fma(s3, m, c), fma(s4, m, c), fma(s5, m, c)
+        s6, s7, s8, s9 = fma(s6, m, c), fma(s7, m, c), fma(s8, m, c), fma(s9, m, c)
+    n = len(lanes)
+    store(out, 0, s0)
+    store(out, n, s1)
+    store(out, 2 * n, s2)
+    store(out, 3 * n, s3)
+    store(out, 4 * n, s4)
+    store(out, 5 * n, s5)
+    store(out, 6 * n, s6)
+    store(out, 7 * n, s7)
+    store(out, 8 * n, s8)
+    store(out, 9 * n, s9)
+
+
+def machine_limit(flops_per_unit: float, repeats: int = 20_000_000) -> tuple[Contender, float]:
+    """Rival D: the time that the unit of work would take at the machine's peak."""
+    threads = thread_count()
+    out = np.zeros((threads, 40))
+
+    def work() -> None:
+        over_blocks(lambda first, last: _chains((0.0,) * 4, repeats, out[first]), threads, threads)
+
+    return work, 2.0 * 10 * 4 * repeats * threads / flops_per_unit

@@ -1,0 +1,1 @@
+"""What every room may use: errors, checks, seeds, files, memory, threads, statistics, arrays."""

@@ -1,0 +1,1 @@
+"""Data: tables, their preparation, and the regression problem behind a network."""

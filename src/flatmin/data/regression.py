@@ -1,0 +1,370 @@
+"""The regression problem behind a network: data, and the few numbers the theory needs of it.
+
+For data X (n x d) and y (n), or Y (n x m):
+
+    Sigma = X'X / n                     not centred; eigenvalues lambda_1 <= ... <= lambda_d
+    w*    = X^+ y                       the least-norm least-squares solution
+    R(w)  = |y - Xw|^2 / n              the risk, so R(w) = R_min + (w - w*)' Sigma (w - w*)
+    a     = w*' Sigma w* / |w*|^2       between the smallest and the largest eigenvalue
+
+`Regression` holds these and nothing of size n; `Samples` keeps the rows. Neither forms X'X: a
+triangular factor of [X Y] is carried over blocks of rows,
+
+    [X Y] = Q [R_X  R_XY]      R_X = U diag(s) V'      lambda_i = s_i^2 / n
+              [ 0   R_Y ]      w* = V diag(1/s) U' R_XY over the s_i above rounding
+                               n R_min = |R_Y|^2 + |the part of R_XY outside the range of U|^2
+
+so that s_i keeps its digits where its square would lose them, in memory O((d + m)^2). A
+`Preparation` changes the columns on the way: see `flatmin.data.preparation`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from functools import cached_property
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flatmin.core.arrays import Float
+from flatmin.core.errors import DataError, SettingError
+from flatmin.data.columns import ColumnSummary, Tally
+from flatmin.data.preparation import (
+    NOTHING,
+    Preparation,
+    Prepared,
+    Scaled,
+    scale_factor,
+    unscaled,
+)
+from flatmin.data.tables import open_table
+from flatmin.data.tables.arrays import array_table, column_names, join, numbers
+from flatmin.data.tables.frame import frame_table
+from flatmin.data.tables.table import LARGEST, ROWS, Choice, Names, PathLike, Table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+EPS = float(np.finfo(np.float64).eps)
+
+
+@dataclass(frozen=True, eq=False)
+class Regression:
+    """A least-squares problem, reduced to Sigma, w* and R_min.
+
+    `w_star` has shape (d,) for one target and (d, m) for several; `eigenvalues` are ascending,
+    exactly zero below the rank, and `eigenvectors` are the matching columns. `preparation` says
+    what was done to the table, and `columns` what is known of its columns.
+
+    >>> problem = Regression.from_arrays([[1.0, 0.0], [0.0, 2.0]], [1.0, 4.0])
+    >>> problem.eigenvalues.round(12), problem.w_star.round(12), round(problem.a, 12)
+    (array([0.5, 2. ]), array([1., 2.]), 1.7)
+    """
+
+    n: int
+    d: int
+    rank: int
+    risk_min: float
+    sigma: Float = field(repr=False)
+    w_star: Float = field(repr=False)
+    eigenvalues: Float = field(repr=False)
+    eigenvectors: Float = field(repr=False)
+    feature_names: tuple[str, ...] = field(repr=False)
+    target_names: tuple[str, ...] = field(repr=False)
+    preparation: tuple[str, ...] = field(default=(), repr=False)
+    columns: ColumnSummary | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        for array in (self.sigma, self.w_star, self.eigenvalues, self.eigenvectors):
+            array.flags.writeable = False
+
+    @classmethod
+    def from_arrays(
+        cls,
+        X: npt.ArrayLike,
+        y: npt.ArrayLike,
+        features: Sequence[str] | None = None,
+        target: Names | None = None,
+        preparation: Preparation = NOTHING,
+    ) -> Regression:
+        """The regression of y (n,) or (n, m) on X (n, d); `features` and `target` name columns."""
+        return _reduce(array_table(X, y, features, target, preparation.reading()), preparation)
+
+    @classmethod
+    def from_blocks(
+        cls,
+        blocks: Iterable[tuple[npt.ArrayLike, npt.ArrayLike]],
+        features: Sequence[str] | None = None,
+        target: Names | None = None,
+    ) -> Regression:
+        """The regression of rows that arrive as pairs of blocks (X, y), in one pass.
+
+        The rows are regrouped into blocks of a fixed size, so the result depends on the rows and
+        their order only, not on how they were cut.
+
+        >>> blocks = (([[k, 1.0]], [2.0 * k - 1.0]) for k in range(5))
+        >>> Regression.from_blocks(blocks).w_star.round(12)
+        array([ 2., -1.])
+        """
+        pairs = ((numbers("X", X), numbers("y", y)) for X, y in blocks)
+        first = next(pairs, None)
+        if first is None:
+            raise DataError("a regression needs at least two rows, got 0")
+        labels = column_names(first, features, target)
+        joined = join(chain([first], pairs), labels, "the arrays")
+        return _reduce(Table("the arrays", Choice(*labels), lambda: joined), NOTHING)
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: pd.DataFrame,
+        target: Names,
+        features: Names | None = None,
+        preparation: Preparation = NOTHING,
+    ) -> Regression:
+        """The regression of the column(s) `target` of a pandas frame on `features` (the others)."""
+        return _reduce(frame_table(frame, target, features, preparation.reading()), preparation)
+
+    @property
+    def targets(self) -> int:
+        """The number m of targets."""
+        return len(self.target_names)
+
+    @property
+    def smallest_eigenvalue(self) -> float:
+        """The smallest non-zero eigenvalue of Sigma."""
+        return float(self.eigenvalues[self.d - self.rank])
+
+    @property
+    def largest_eigenvalue(self) -> float:
+        """The largest eigenvalue of Sigma."""
+        return float(self.eigenvalues[-1])
+
+    @property
+    def condition_number(self) -> float:
+        """The largest over the smallest non-zero eigenvalue of Sigma."""
+        return self.largest_eigenvalue / self.smallest_eigenvalue
+
+    @property
+    def full_rank(self) -> bool:
+        """Whether Sigma is invertible, so that the data determine w*."""
+        return self.rank == self.d
+
+    @property
+    def underdetermined(self) -> bool:
+        """Whether there are fewer rows than features."""
+        return self.n < self.d
+
+    @property
+    def w_star_norm(self) -> float:
+        """|w*|, the Frobenius norm for several targets."""
+        return float(np.linalg.norm(self.w_star))
+
+    @property
+    def a(self) -> float:
+        """w*' Sigma w* / |w*|^2, for one target."""
+        if self.targets > 1:
+            raise SettingError(f"a is defined for one target, and there are {self.targets}")
+        return self._quadratic(self.w_star / self.w_star_norm)
+
+    @property
+    def risk_at_zero(self) -> float:
+        """R(0), the mean square of the target: R_min + w*' Sigma w*."""
+        return self.risk_min + self.excess_at_zero
+
+    @property
+    def excess_at_zero(self) -> float:
+        """R(0) - R_min = w*' Sigma w*, what there is to learn."""
+        return self._quadratic(self.w_star)
+
+    @cached_property
+    def sigma_root(self) -> Float:
+        """Sigma^{1/2}, symmetric."""
+        root = (self.eigenvectors * np.sqrt(self.eigenvalues)) @ self.eigenvectors.T
+        return _frozen((root + root.T) / 2)
+
+    @cached_property
+    def q(self) -> Float:
+        """Sigma^{1/2} w*."""
+        return _frozen(self.sigma_root @ self.w_star)
+
+    def risk(self, w: npt.ArrayLike) -> float:
+        """R(w) = R_min + (w - w*)' Sigma (w - w*)."""
+        weights = numbers("w", w)
+        if weights.shape != self.w_star.shape:
+            raise SettingError(f"w has shape {weights.shape}; expected {self.w_star.shape}")
+        return self.risk_min + self._quadratic(weights - self.w_star)
+
+    def _quadratic(self, v: Float) -> float:
+        """v' Sigma v, summed over targets, as a sum of terms that are not negative."""
+        return float(np.sum(self.eigenvalues * np.square(self.eigenvectors.T @ v).T))
+
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the results should know about the data, one sentence each."""
+        found = []
+        if not self.full_rank:
+            found.append(
+                f"the features do not determine the regressor: rank {self.rank} of {self.d}, "
+                "so flatmin uses the least-norm solution"
+            )
+        if self.rank == self.n - self.centred:
+            found.append(f"the {self.d} features fit all {self.n} rows exactly, so R_min is zero")
+        if self.condition_number > 1e12:
+            found.append(
+                f"Sigma is ill-conditioned ({self.condition_number:.1e}): its smallest "
+                f"eigenvalue is known to about {EPS * math.sqrt(self.condition_number):.0e} of "
+                "its value"
+            )
+        if self.columns is not None:
+            found.extend(self.columns.notes(self.feature_names, self.target_names))
+        return tuple(found)
+
+    @property
+    def centred(self) -> bool:
+        """Whether features and targets were centred, which takes one row's worth of freedom."""
+        return self.columns is not None and not any(self.columns.means)
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """All of it as arrays, for a file."""
+        content = {f.name: np.asarray(getattr(self, f.name)) for f in fields(self)}
+        del content["columns"]
+        if self.columns is not None:
+            for f in fields(self.columns):
+                content[f"columns_{f.name}"] = np.asarray(getattr(self.columns, f.name))
+        return content
+
+    @classmethod
+    def from_saved(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> Regression:
+        """The regression whose `arrays` these are."""
+
+        def value(name: str, several: bool) -> Any:
+            array = arrays[name]
+            return tuple(array.tolist()) if several else array if array.ndim else array.item()
+
+        tuples = ("feature_names", "target_names", "preparation")
+        names = [f.name for f in fields(cls) if f.default is MISSING or f.name in arrays]
+        content = {name: value(name, name in tuples) for name in names}
+        if "columns_means" in arrays:
+            parts = {f.name: value(f"columns_{f.name}", True) for f in fields(ColumnSummary)}
+            content["columns"] = ColumnSummary(**parts)
+        return cls(**content)
+
+
+def read_regression(
+    path: PathLike,
+    target: Names,
+    features: Names | None = None,
+    preparation: Preparation = NOTHING,
+) -> Regression:
+    """The regression in a file (.csv, .tsv, .tab, .parquet, .pq or .npz), in one pass.
+
+    `target` is the name of a column or a sequence of names, `features` the columns to use (all
+    the others if None). In an NPZ archive, an array X of shape (n, k) gives columns X0 ... X{k-1}
+    and its own name stands for all of them. Text and Parquet files are read as a stream.
+    `preparation` says what is done to the columns first, such as centring them.
+    """
+    return _reduce(open_table(path, target, features, preparation.reading()), preparation)
+
+
+def _frozen(array: Float) -> Float:
+    array.flags.writeable = False
+    return array
+
+
+def _regroup(blocks: Iterable[Float], columns: int) -> Iterator[Float]:
+    """The same rows in blocks of a size that depends on the number of columns only."""
+    rows = max(columns, min(ROWS, (1 << 20) // columns))
+    parts: list[Float] = []
+    held = 0
+    for block in blocks:
+        start = 0
+        while held + len(block) - start >= rows:
+            stop = start + rows - held
+            yield np.concatenate([*parts, block[start:stop]])
+            parts, held, start = [], 0, stop
+        if start < len(block):
+            parts.append(block[start:])
+            held += len(block) - start
+    if held:
+        yield np.concatenate(parts)
+
+
+def _reduce(table: Table, preparation: Preparation) -> Regression:
+    """The regression of a table, by a running QR factorisation of [X Y], or of [1 X Y] about a
+    shift if columns are to be centred."""
+    ready = Prepared(table, preparation)
+    columns = len(ready.features) + len(ready.targets)
+    tally = Tally()
+    shift: Float = np.zeros(columns)
+    factor: Float = np.empty((0, columns + preparation.centres))
+    for block in _regroup(ready.blocks(), columns):
+        tally.add(block)
+        if preparation.centres:
+            shift = shift if len(factor) else tally.means
+            block = np.column_stack((np.ones(len(block)), block - shift))
+        factor = np.asarray(np.linalg.qr(np.concatenate([factor, block]), mode="r"))
+    ready.check_rows(tally.n, 2)
+    if preparation.centres:
+        return _solve(ready, tally.n, scale_factor(ready, preparation, factor, shift, tally))
+    return _solve(ready, tally.n, unscaled(ready, factor, tally))
+
+
+def _solve(table: Prepared, n: int, scaled: Scaled) -> Regression:
+    """Sigma, w* and R_min from the triangular factor of [X Y]; the formulas head this module."""
+    factor, d, m = scaled.content, len(scaled.features), len(table.targets)
+    k = min(d, len(factor))
+    r_x, r_xy, r_y = factor[:k, :d], factor[:k, d:], factor[k:, d:]
+    y_size = float(np.abs(factor[:, d:]).max())
+    u, s, vt = np.linalg.svd(r_x, full_matrices=True)
+    scale = s / math.sqrt(n)
+    wanted = ", ".join(map(repr, table.targets[:4])) + (", ..." if m > 4 else "")
+    if not s[0] > 0:
+        raise DataError(f"{table.source}: every feature is zero in every row")
+    if not y_size > 0:
+        raise DataError(f"{table.source}: the target {wanted} is zero in every row (w* = 0)")
+    rounding = max(n, d) * EPS
+    rank = int(np.count_nonzero(s > rounding * s[0]))
+    if scale[rank - 1] < 1 / LARGEST:
+        raise DataError(f"{table.source}: the features are too small to square; rescale them")
+
+    onto = u[:, :rank].T @ (r_xy / y_size)
+    v = vt[:rank].T
+    # x_j'y of each feature and target, against what rounding alone would leave of it.
+    inner = np.abs(v @ (onto * (s[:rank, None] / s[0])))
+    floor = 10 * rounding * np.linalg.norm(r_x / s[0], axis=0)[:, None]
+    if not np.any(inner > floor * np.linalg.norm(factor[:, d:] / y_size, axis=0)):
+        raise DataError(
+            f"{table.source}: the features do not explain the target {wanted} at all (w* = 0); "
+            "no linear network has a minimiser to describe"
+        )
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        w_star = (v @ (onto / s[:rank, None])) * y_size
+        norm = np.linalg.norm(w_star)
+    if not 1 / LARGEST < norm < LARGEST:
+        raise DataError(
+            f"{table.source}: |w*| is beyond the range of numbers; rescale the features or "
+            f"the target {wanted}"
+        )
+    missed = np.concatenate([u[:, rank:].T @ r_xy, r_y])
+    eigenvalues = np.zeros(d)
+    eigenvalues[d - rank :] = np.square(scale[:rank])[::-1]
+    eigenvectors = np.ascontiguousarray(vt[::-1].T)
+    sigma = (eigenvectors * eigenvalues) @ eigenvectors.T
+    return Regression(
+        n=n,
+        d=d,
+        rank=rank,
+        risk_min=float(np.linalg.norm(missed) / math.sqrt(n)) ** 2,
+        sigma=(sigma + sigma.T) / 2,
+        w_star=w_star[:, 0].copy() if m == 1 else w_star,
+        eigenvalues=eigenvalues,
+        eigenvectors=eigenvectors,
+        feature_names=scaled.features,
+        target_names=table.targets,
+        preparation=scaled.sentences,
+        columns=scaled.summary,
+    )

@@ -1,0 +1,133 @@
+"""The rows of a regression problem, for what needs them all: non-linear networks, test risks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from flatmin.core.arrays import Float
+from flatmin.core.errors import SettingError
+from flatmin.data.columns import ColumnSummary, Tally
+from flatmin.data.preparation import NOTHING, Preparation, Prepared, scale_rows
+from flatmin.data.regression import Regression
+from flatmin.data.tables import open_table
+from flatmin.data.tables.arrays import array_table, numbers
+from flatmin.data.tables.frame import frame_table
+from flatmin.data.tables.table import ROWS, Names, PathLike, Table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """The rows themselves: X (n, d) and y (n,), or (n, m) for several targets.
+
+    >>> Samples.from_arrays([[1, 2], [3, 4], [5, 7]], [1, 2, 3]).regression().rank
+    2
+    """
+
+    X: Float = field(repr=False)
+    y: Float = field(repr=False)
+    feature_names: tuple[str, ...]
+    target_names: tuple[str, ...]
+    preparation: tuple[str, ...] = field(default=(), repr=False)
+    columns: ColumnSummary | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        for array in (self.X, self.y):
+            array.flags.writeable = False
+
+    @classmethod
+    def from_arrays(
+        cls,
+        X: npt.ArrayLike,
+        y: npt.ArrayLike,
+        features: Sequence[str] | None = None,
+        target: Names | None = None,
+        preparation: Preparation = NOTHING,
+    ) -> Samples:
+        """A copy of the rows, checked; `features` and `target` name the columns."""
+        return _collect(array_table(X, y, features, target, preparation.reading()), preparation)
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: pd.DataFrame,
+        target: Names,
+        features: Names | None = None,
+        preparation: Preparation = NOTHING,
+    ) -> Samples:
+        """The rows of a pandas frame."""
+        return _collect(frame_table(frame, target, features, preparation.reading()), preparation)
+
+    @property
+    def n(self) -> int:
+        """The number of rows."""
+        return len(self.X)
+
+    @property
+    def d(self) -> int:
+        """The number of features."""
+        return len(self.feature_names)
+
+    @property
+    def targets(self) -> int:
+        """The number m of targets."""
+        return len(self.target_names)
+
+    def regression(self) -> Regression:
+        """The regression problem these rows define, computed once."""
+        return self._regression
+
+    @cached_property
+    def _regression(self) -> Regression:
+        reduced = Regression.from_arrays(self.X, self.y, self.feature_names, self.target_names)
+        return replace(reduced, preparation=self.preparation, columns=self.columns)
+
+    def risk(self, w: npt.ArrayLike) -> float:
+        """R(w) = |y - Xw|^2 / n on these rows."""
+        weights = numbers("w", w)
+        if weights.shape != (self.d, *self.y.shape[1:]):
+            raise SettingError(
+                f"w has shape {weights.shape}; expected {(self.d, *self.y.shape[1:])}"
+            )
+        return float(np.sum(np.square(self.y - self.X @ weights)) / self.n)
+
+
+def read_samples(
+    path: PathLike,
+    target: Names,
+    features: Names | None = None,
+    preparation: Preparation = NOTHING,
+) -> Samples:
+    """The rows in a file, for what needs them all; the arguments are those of `read_regression`."""
+    return _collect(open_table(path, target, features, preparation.reading()), preparation)
+
+
+def _collect(table: Table, preparation: Preparation) -> Samples:
+    """All rows of a table."""
+    ready = Prepared(table, preparation)
+    rows = np.concatenate(
+        [np.empty((0, len(ready.features) + len(ready.targets))), *ready.blocks()]
+    )
+    ready.check_rows(len(rows), 1)
+    tally = Tally()
+    for start in range(0, len(rows), ROWS):
+        tally.add(rows[start : start + ROWS])
+    scaled = scale_rows(ready, preparation, rows, tally)
+    d, m = len(scaled.features), len(ready.targets)
+    y = scaled.content[:, d].copy() if m == 1 else scaled.content[:, d:].copy()
+    return Samples(
+        scaled.content[:, :d].copy(),
+        y,
+        scaled.features,
+        ready.targets,
+        scaled.sentences,
+        scaled.summary,
+    )

@@ -1,0 +1,115 @@
+"""Tables in arrays: X (n, d) and y (n,) or (n, m) as checked blocks [X Y]."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flatmin.core.arrays import Float
+from flatmin.core.errors import DataError
+from flatmin.data.tables.table import (
+    ROWS,
+    Names,
+    Reading,
+    Table,
+    check_values,
+    choose_columns,
+    from_numbers,
+)
+
+
+def numbers(name: str, values: npt.ArrayLike) -> Float:
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise DataError(f"{name} has rows of unequal length; expected an array") from None
+    if array.dtype.kind not in "biuf":
+        raise DataError(f"{name} is of type {array.dtype}; expected real numbers")
+    with np.errstate(over="ignore"):
+        return np.asarray(array, dtype=np.float64)
+
+
+def check_shapes(X: npt.NDArray[Any], y: npt.NDArray[Any]) -> None:
+    if X.ndim != 2 or not X.shape[1]:
+        raise DataError(f"X has shape {X.shape}; expected (n, d) with d at least 1")
+    if y.ndim not in (1, 2) or y.shape[1:] == (0,):
+        raise DataError(f"y has shape {y.shape}; expected (n,) or (n, m) with m at least 1")
+    if len(X) != len(y):
+        raise DataError(f"X has {len(X)} rows and y has {len(y)}; expected as many")
+
+
+def column_names(
+    pair: tuple[Float, Float], features: Sequence[str] | None, target: Names | None
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names for the columns of X and y: those given, or x0 ... and y (y0 ... if several)."""
+    check_shapes(*pair)
+    d, m = pair[0].shape[1], pair[1].shape[1] if pair[1].ndim == 2 else 1
+    if target is None:
+        target = "y" if m == 1 else [f"y{k}" for k in range(m)]
+    chosen = tuple(f"x{j}" for j in range(d)) if features is None else tuple(features)
+    wanted = (target,) if isinstance(target, str) else tuple(target)
+    for argument, given, count in (("features", chosen, d), ("target", wanted, m)):
+        if len(given) != count:
+            raise DataError(f"{argument} has {len(given)} names; expected {count}, one per column")
+    if len({*chosen, *wanted}) < d + m:
+        raise DataError("features and target repeat a name; expected distinct names")
+    return chosen, wanted
+
+
+def array_table(
+    X: npt.ArrayLike,
+    y: npt.ArrayLike,
+    features: Sequence[str] | None,
+    target: Names | None,
+    reading: Reading,
+) -> Table:
+    """Arrays as a table; their columns are numbers, which may stand for categories."""
+    pair = inputs, outputs = numbers("X", X), numbers("y", y)
+    check_shapes(*pair)
+    names = column_names(pair, features, target)
+    choice = choose_columns("the arrays", [*names[0], *names[1]], names[1], names[0], reading)
+    labels = choice.labels("the arrays")
+    place = {name: j for j, name in enumerate((*names[0], *names[1]))}
+    order = [place[name] for name in choice.names]
+
+    def rows() -> Iterator[Float]:
+        starts = range(0, max(1, len(inputs)), ROWS)
+        pieces = ((inputs[i : i + ROWS], outputs[i : i + ROWS]) for i in starts)
+        for block in join(pieces, names, "the arrays", reading.missing, order):
+            for j, name in enumerate(choice.features):
+                if name in labels:
+                    block[:, j] = from_numbers(block[:, j], labels[name])
+            yield block
+
+    return Table("the arrays", choice, rows, labels)
+
+
+def join(
+    pairs: Iterable[tuple[Float, Float]],
+    names: tuple[tuple[str, ...], tuple[str, ...]],
+    source: str,
+    missing: bool = False,
+    order: Sequence[int] | None = None,
+) -> Iterator[Float]:
+    """The blocks [X Y] of pairs (X, y), or the columns `order` of them, checked."""
+    d, m = map(len, names)
+    labels = [*names[0], *names[1]]
+    place = list(range(d + m)) if order is None else list(order)
+    chosen = [labels[j] for j in place]
+    row = 0
+    for X, y in pairs:
+        check_shapes(X, y)
+        block = np.column_stack((X, y))
+        if X.shape[1] != d or block.shape[1] != d + m:
+            raise DataError(
+                f"the block at row {row} has shapes {X.shape} and {y.shape}; "
+                f"expected {d} features and {m} target(s), as in the first block"
+            )
+        if place != list(range(d + m)):
+            block = block[:, place]
+        check_values(block, chosen, row, source, missing)
+        row += len(block)
+        yield block

@@ -1,0 +1,83 @@
+"""NPZ archives of NumPy arrays."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flatmin.core.arrays import Float
+from flatmin.core.errors import DataError
+from flatmin.data.tables.table import (
+    ROWS,
+    TEXT_HINT,
+    Names,
+    Reading,
+    Table,
+    checked,
+    choose_columns,
+    from_numbers,
+    one_line,
+)
+
+
+def npz_table(
+    path: Path, target: Names, features: Names | None, reading: Reading | None = None
+) -> Table:
+    """Arrays of one axis are columns; an array X of shape (n, k) is the columns X0 ... X{k-1}."""
+    arrays = _load_npz(path)
+    columns: list[tuple[str, npt.NDArray[Any]]] = []
+    groups: dict[str, list[str]] = {}
+    for name, array in arrays.items():
+        if array.ndim == 2:
+            groups[name] = [f"{name}{j}" for j in range(array.shape[1])]
+            columns.extend(zip(groups[name], array.T, strict=True))
+        else:
+            columns.append((name, array))
+    names = [c[0] for c in columns]
+    choice = choose_columns(str(path), names, target, features, reading, groups)
+    labels = choice.labels(str(path))
+    by_name, first = dict(columns), choice.targets[0]
+    length = len(by_name[first]) if by_name[first].ndim else 0
+    for name in (*choice.targets, *choice.features):
+        array = by_name[name]
+        if array.dtype.kind not in ("biufU" if name in labels else "biuf"):
+            hint = f"; {TEXT_HINT}" if array.dtype.kind == "U" else ""
+            raise DataError(f"{path}: array {name!r} is of type {array.dtype}, not numbers{hint}")
+        if array.shape != (length,):
+            raise DataError(
+                f"{path}: array {name!r} has shape {array.shape}; expected the length {length} "
+                f"of the target {first!r}"
+            )
+
+    def blocks() -> Iterator[Float]:
+        for start in range(0, length, ROWS):
+            part = slice(start, start + ROWS)
+            yield np.column_stack(
+                [from_numbers(by_name[name][part], labels.get(name)) for name in choice.names]
+            )
+
+    return checked(str(path), choice, blocks, labels, reading)
+
+
+def _load_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
+    broken = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error)
+    name = None
+    try:
+        if not zipfile.is_zipfile(path):
+            raise DataError(f"{path}: not a readable NPZ archive")
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {}
+            for name in archive.files:
+                arrays[name] = np.asarray(archive[name])
+            return arrays
+    except DataError:
+        raise
+    except broken as error:
+        which = f"array {name!r} of the NPZ archive" if name else "the NPZ archive"
+        raise DataError(f"{path}: {which} cannot be read ({one_line(error)})") from None

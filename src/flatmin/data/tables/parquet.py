@@ -1,0 +1,55 @@
+"""Parquet: streamed in batches of rows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from flatmin.core.arrays import Float
+from flatmin.core.errors import DataError
+from flatmin.data.tables.table import (
+    ROWS,
+    TEXT_HINT,
+    Names,
+    Reading,
+    Table,
+    checked,
+    choose_columns,
+    from_arrow,
+    one_line,
+    pyarrow_part,
+)
+
+
+def parquet_table(
+    path: Path, target: Names, features: Names | None, reading: Reading | None = None
+) -> Table:
+    pa, pq = pyarrow_part("parquet")
+    try:
+        file = pq.ParquetFile(path, buffer_size=1 << 18, pre_buffer=False)
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path}: not a readable Parquet file ({one_line(error)})") from None
+    schema = file.schema_arrow
+    names = [name for name in schema.names if not re.fullmatch(r"__index_level_\d+__", name)]
+    choice = choose_columns(str(path), names, target, features, reading)
+    labels = choice.labels(str(path))
+    for name in choice.names:
+        kind = schema.field(name).type
+        tests = (pa.types.is_floating, pa.types.is_integer, pa.types.is_boolean)
+        if name not in labels and not (
+            any(test(kind) for test in tests) or pa.types.is_decimal(kind)
+        ):
+            raise DataError(f"{path}: column {name!r} is of type {kind}, not numbers; {TEXT_HINT}")
+        if name in labels and pa.types.is_nested(kind) and not pa.types.is_dictionary(kind):
+            raise DataError(f"{path}: column {name!r} is of type {kind}, not text or numbers")
+
+    def blocks() -> Iterator[Float]:
+        order = list(choice.names)
+        try:
+            for batch in file.iter_batches(batch_size=ROWS, columns=order):
+                yield from_arrow(batch.select(order), order, labels)
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(f"{path}: not a readable Parquet file ({one_line(error)})") from None
+
+    return checked(str(path), choice, blocks, labels, reading)

@@ -1,0 +1,240 @@
+"""CSV and TSV: streamed through pyarrow; what it refuses is explained from the file itself."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from flatmin.core.arrays import Float
+from flatmin.core.errors import DataError
+from flatmin.data.tables.labels import MISSING, Labels
+from flatmin.data.tables.table import (
+    LARGEST,
+    MISSING_HINT,
+    TEXT_HINT,
+    Names,
+    Reading,
+    Table,
+    acceptable,
+    choose_columns,
+    complaint,
+    from_arrow,
+    one_line,
+    pyarrow_part,
+)
+
+TRUE, FALSE = ("true", "True", "TRUE"), ("false", "False", "FALSE")
+# Of a column of numbers, where no category can be meant.
+NO_NUMBER = (*MISSING, "na", "Na", "N/a", "none", "NONE", "Null", "NAN", "Nan")
+LOOK_AHEAD = 1000  # rows in which the first value of a column is looked for
+
+
+@dataclass(frozen=True)
+class _Text:
+    """A text table: its header, where the rows begin, and which columns hold true or false."""
+
+    path: Path
+    delimiter: str
+    names: tuple[str, ...]
+    header_lines: int
+    logical: frozenset[int]
+    width: int  # bytes in a row, a generous guess from the first two
+    missing: bool = False  # whether a value may be missing
+    labels: Mapping[str, Labels] = field(default_factory=dict)
+
+
+def text_table(
+    path: Path,
+    delimiter: str,
+    target: Names,
+    features: Names | None,
+    reading: Reading | None = None,
+) -> Table:
+    text = _read_header(path, delimiter)
+    choice = choose_columns(str(path), text.names, target, features, reading)
+    labels = choice.labels(str(path))
+    text = replace(text, missing=reading is not None and reading.missing, labels=labels)
+    place = {name: j for j, name in enumerate(text.names)}
+    columns = [place[name] for name in choice.names]
+    return Table(str(path), choice, lambda: _text_blocks(text, columns), labels)
+
+
+def _read_header(path: Path, delimiter: str) -> _Text:
+    with open(path, encoding="utf-8-sig", newline="") as stream:
+        reader = csv.reader(stream, delimiter=delimiter)
+        rows = (row for row in reader if not _blank(row))
+        try:
+            names = tuple(name.strip() for name in next(rows, []))
+            lines = reader.line_num
+            first = next(rows, None)
+            values = _first_values(first, rows)
+        except UnicodeDecodeError as error:
+            byte = error.object[error.start]
+            raise DataError(f"{path}: not a text table (byte 0x{byte:02x} is not UTF-8)") from None
+        except csv.Error as error:
+            raise DataError(f"{path}: not a text table ({error})") from None
+    if not names:
+        raise DataError(f"{path}: the file is empty")
+    if any("\0" in cell for cell in (*names, *(first or ()))):
+        raise DataError(f"{path}: not a text table (it contains NUL bytes)")
+    if len(names) == 1:
+        other = next((mark for mark in ";\t,| " if mark in names[0] and mark != delimiter), None)
+        hint = f"; the columns seem to be separated by {other!r}" if other else ""
+        raise DataError(
+            f"{path}: only one column ({_short(names[0])}) when split at {delimiter!r}; "
+            f"expected features and a target{hint}"
+        )
+    if all(map(_is_number, names)) and names != tuple(map(str, range(len(names)))):
+        raise DataError(f"{path}: no header: the first line holds only numbers, not column names")
+    if first is None:
+        raise DataError(f"{path}: no rows below the header")
+    logical = frozenset(j for j, cell in enumerate(values) if cell in TRUE + FALSE)
+    width = 4 * max(sum(map(len, row)) + 3 * len(row) for row in (names, first))
+    return _Text(path, delimiter, names, lines, logical, width)
+
+
+def _first_values(first: list[str] | None, rows: Iterator[list[str]]) -> list[str]:
+    """The first value of each column that is not missing, among the first rows."""
+    values = [cell.strip() for cell in first or ()]
+    with suppress(UnicodeDecodeError, csv.Error):  # said later, with its line
+        for _ in range(LOOK_AHEAD):
+            unknown = [j for j, cell in enumerate(values) if cell in NO_NUMBER]
+            row = next(rows, None) if unknown else None
+            if row is None:
+                break
+            for j in unknown:
+                values[j] = row[j].strip() if j < len(row) else ""
+    return values
+
+
+def _text_blocks(text: _Text, columns: Sequence[int]) -> Iterator[Float]:
+    """Blocks of the chosen columns, parsed by pyarrow a quarter of a megabyte at a time."""
+    pa, pc = pyarrow_part("csv")
+    labels = [f"c{j}" for j in range(len(text.names))]
+    types = {labels[j]: pa.bool_() if j in text.logical else pa.float64() for j in columns}
+    as_text = [j for j in columns if text.missing or text.names[j] in text.labels]
+    types |= {labels[j]: pa.string() for j in as_text}
+    names = [text.names[j] for j in columns]
+    try:
+        reader = pc.open_csv(
+            text.path,
+            read_options=pc.ReadOptions(
+                block_size=min(max(1 << 18, 8 * text.width), 1 << 30),
+                column_names=labels,
+                skip_rows=text.header_lines,
+            ),
+            parse_options=pc.ParseOptions(
+                delimiter=text.delimiter,
+                newlines_in_values=True,
+                invalid_row_handler=lambda row: "error" if row.text.strip() else "skip",
+            ),
+            convert_options=pc.ConvertOptions(
+                include_columns=[labels[j] for j in columns],
+                column_types=types,
+                null_values=[],
+                strings_can_be_null=False,
+                true_values=[*TRUE, "1"],
+                false_values=[*FALSE, "0"],
+            ),
+        )
+        for batch in reader:
+            if text.missing:
+                batch = _with_gaps(batch, text, columns)
+            block = from_arrow(batch, names, text.labels)
+            if not acceptable(block, text.missing):
+                raise pa.ArrowInvalid("a value is not a finite number or its square overflows")
+            yield block
+    except (pa.ArrowException, OSError) as error:
+        raise _explain(text, columns, one_line(error)) from None
+
+
+def _with_gaps(batch: Any, text: _Text, columns: Sequence[int]) -> Any:
+    """A batch of text as numbers, null where a value is missing; categories stay text.
+
+    (pyarrow's own reading of missing values takes no spaces around them.)
+    """
+    pa, pc = pyarrow_part("compute")
+    missing, true = pa.array(NO_NUMBER), pa.array([*TRUE, "1"])
+    false = pa.array([*FALSE, "0"])
+    converted = []
+    for column, j in zip(batch.columns, columns, strict=True):
+        if text.names[j] not in text.labels:
+            column = pc.utf8_trim_whitespace(column)
+            column = pc.if_else(pc.is_in(column, missing), pa.scalar(None, pa.string()), column)
+            if j in text.logical:
+                known = pc.or_(pc.is_in(column, true), pc.is_in(column, false))
+                if not pc.all(pc.or_(known, pc.is_null(column))).as_py():
+                    raise pa.ArrowInvalid("a value is neither true nor false")
+                column = pc.if_else(pc.is_null(column), None, pc.is_in(column, true))
+            column = column.cast(pa.float64())
+        converted.append(column)
+    return pa.record_batch(converted, names=[str(j) for j in columns])
+
+
+def _explain(text: _Text, columns: Sequence[int], fallback: str) -> DataError:
+    """The first thing wrong in a text table, found cell by cell; slow, run only on failure."""
+    line = 0
+    with open(text.path, encoding="utf-8-sig", newline="") as stream:
+        reader = csv.reader(stream, delimiter=text.delimiter)
+        try:
+            for row in reader:
+                begins, line = line + 1, reader.line_num
+                if line > text.header_lines and not _blank(row):
+                    problem = _row_problem(text, columns, row)
+                    if problem:
+                        return DataError(f"{text.path}: line {begins}{problem}")
+        except UnicodeDecodeError as error:
+            byte = error.object[error.start]
+            return DataError(
+                f"{text.path}: after line {line}: not a text table (byte 0x{byte:02x} is not UTF-8)"
+            )
+        except csv.Error as error:
+            return DataError(f"{text.path}: line {line + 1}: not a text table ({error})")
+    return DataError(f"{text.path}: cannot be read ({fallback})")
+
+
+def _row_problem(text: _Text, columns: Sequence[int], row: Sequence[str]) -> str | None:
+    if len(row) != len(text.names):
+        return f": expected {len(text.names)} values, got {len(row)}"
+    for j in columns:
+        cell = row[j].strip()
+        where = f", column {text.names[j]!r}: "
+        categories = text.names[j] in text.labels
+        if text.missing and cell in (MISSING if categories else NO_NUMBER):
+            continue
+        if not cell or (categories and cell in MISSING):
+            shown = f" ({cell})" if cell else ""
+            return f"{where}the value is missing{shown}; every row needs one, {MISSING_HINT}"
+        if "\0" in cell:
+            return f"{where}not a text table (it contains NUL bytes)"
+        if categories:
+            continue
+        if j in text.logical:
+            if cell not in (*TRUE, *FALSE, "0", "1"):
+                return f"{where}{_short(cell)} where true or false belongs"
+        elif cell.lower() in ("na", "n/a", "null", "none"):
+            return f"{where}the value is missing ({cell}); every row needs one, {MISSING_HINT}"
+        elif not _is_number(cell):
+            return f"{where}{_short(cell)} where a number belongs; {TEXT_HINT}"
+        elif not abs(float(cell)) <= LARGEST:
+            return f"{where}the value is {complaint(float(cell))}"
+    return None
+
+
+def _blank(row: Sequence[str]) -> bool:
+    return len(row) < 2 and not "".join(row).strip()
+
+
+def _is_number(cell: str) -> bool:
+    with suppress(ValueError):
+        float(cell)
+        return cell.isascii() and "_" not in cell
+    return False
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 40 else text[:37] + "...")

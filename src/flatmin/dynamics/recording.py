@@ -1,0 +1,98 @@
+"""What to record along runs, and what was recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from flatmin.core.arrays import Float, Whole
+from flatmin.core.checks import check_choice, check_count
+from flatmin.core.errors import SettingError
+from flatmin.dynamics.measures import LAYER_MEASURES, LINEAR_ONLY
+from flatmin.network.architecture import Architecture
+
+NETWORK_MEASURES = ("excess_risk", "distance", "gradient", "sharpness")
+MEASURES = (*NETWORK_MEASURES, *LAYER_MEASURES)
+RENAMED = {"risk": "excess_risk"}
+"""Names of quantities in older specs, studies and traces."""
+
+
+def recordable(architecture: Architecture) -> tuple[str, ...]:
+    """Every quantity that networks of this architecture have."""
+    return tuple(name for name in MEASURES if architecture.linear or name not in LINEAR_ONLY)
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What to record, every so many steps (0, every, 2 every, ...).
+
+    excess_risk is R - R_min, distance |w - w*|^2, gradient |grad R|; sharpness is measured to the
+    relative residual `sharpness_tolerance`, each time from the last eigenvector.
+
+    At the edge of stability these alternate from step to step, and one value in `every` draws a
+    curve that is not there. So a record of gradient descent also holds the least and the largest
+    value since the record before, `<name>_low` and `<name>_high`: over every step, but sharpness
+    over the last `sharpness_steps` steps only, as it costs more than a step (and so the distance
+    of networks with several outputs).
+    """
+
+    every: int
+    quantities: Sequence[str] = ("excess_risk", "distance")
+    sharpness_tolerance: float = 1e-6
+    sharpness_steps: int = 2
+
+    def __post_init__(self) -> None:
+        check_count("record every", self.every)
+        check_count("sharpness_steps", self.sharpness_steps)
+        for name in self.quantities:
+            check_choice("recorded quantity", name, MEASURES)
+
+    def check_for(self, architecture: Architecture) -> None:
+        """Refuse quantities that networks of this architecture do not have."""
+        for name in self.quantities:
+            if name not in recordable(architecture):
+                raise SettingError(f"{name} can be recorded of linear networks only")
+
+    @property
+    def columns(self) -> list[str]:
+        """The numbers per network in a record of gradient descent."""
+        names = []
+        for name in self.quantities:
+            if name in NETWORK_MEASURES:
+                names += [name, f"{name}_low", f"{name}_high"]
+        if "sharpness" in self.quantities:
+            names += ["sharpness_residual", "sharpness_products"]
+        return names
+
+    @property
+    def layers(self) -> list[str]:
+        """The quantities that are measured layer by layer."""
+        return [name for name in self.quantities if name in LAYER_MEASURES]
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """Recorded quantities: `values[name]` is `[record, network]`, or `[record, network, layer]`.
+
+    `step[record]` counts steps; for flows `time[record, network]` is the time. For descent
+    `name_low` and `name_high` are the extremes since the record before (see `Recording`). After the
+    end of a run its entries are NaN.
+    """
+
+    step: Whole
+    values: dict[str, Float] = field(repr=False)
+
+    def frame(self, network: int = 0) -> Any:
+        """One network's trace as a pandas frame; layered quantities become name_1, name_2, ..."""
+        import pandas as pd
+
+        columns: dict[str, Any] = {"step": self.step}
+        for name, values in self.values.items():
+            if values.ndim == 2:
+                columns[name] = values[:, network]
+            else:
+                for k in range(values.shape[2]):
+                    columns[f"{name}_{k + 1}"] = values[:, network, k]
+        frame = pd.DataFrame(columns)
+        return frame.dropna(subset=list(columns)[1:], how="all").reset_index(drop=True)

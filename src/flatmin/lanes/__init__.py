@@ -1,0 +1,1 @@
+"""Everything compiled: lane vectors, what is built on them, and the kernels."""

@@ -1,0 +1,1 @@
+"""Networks: all but the weights, the weights of many, and how they begin."""

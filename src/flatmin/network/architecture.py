@@ -1,0 +1,165 @@
+"""Architectures: all of a network but its weights.
+
+A network of depth L maps x -> p' W_L phi(W_{L-1} ... phi(W_1 x)), with W_k of shape
+d_k x d_{k-1} and d_0 = d. The vector p is fixed. Three kinds matter:
+
+- multi-layer perceptron: d_L = 1 and p = 1;
+- residual: every W_k is d x d, close to the identity, and p is a fixed unit vector;
+- multivariate: no p, the output is the vector W_L ... W_1 x.
+
+>>> arch = Architecture.mlp(inputs=5, depth=3)
+>>> arch.shapes
+((5, 5), (5, 5), (1, 5))
+>>> arch.parameters
+55
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from flatmin.core.arrays import Float
+from flatmin.core.checks import check_choice, check_count, check_depth, check_positive
+from flatmin.core.errors import SettingError
+from flatmin.core.seeds import generator
+from flatmin.network.activations import ACTIVATIONS, Activation
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """Shapes and fixed parts of a network: all but its weights."""
+
+    inputs: int
+    widths: tuple[int, ...]
+    output: tuple[float, ...] | None = (1.0,)
+    activation_name: str = "linear"
+
+    def __post_init__(self) -> None:
+        check_count("number of inputs", self.inputs)
+        check_depth(len(self.widths))
+        for k, width in enumerate(self.widths, start=1):
+            check_count(f"width of layer {k}", width)
+        if self.output is not None:
+            if len(self.output) != self.widths[-1]:
+                raise SettingError(
+                    f"output vector p must have the last layer's width {self.widths[-1]}, "
+                    f"got length {len(self.output)}"
+                )
+            check_positive("norm of the output vector p", np.linalg.norm(self.output))
+        check_choice("activation", self.activation_name, ACTIVATIONS)
+        if self.output is None and not self.linear:
+            raise SettingError(
+                "a network of several outputs must be linear, "
+                f"got activation {self.activation_name!r}"
+            )
+
+    @classmethod
+    def mlp(
+        cls, inputs: int, depth: int, width: int | None = None, activation: str = "linear"
+    ) -> Architecture:
+        """Hidden layers of one width (the input's unless given), one output, p = 1."""
+        depth = check_depth(depth)
+        hidden = (inputs if width is None else check_count("width", width),) * (depth - 1)
+        return cls(inputs, (*hidden, 1), (1.0,), activation)
+
+    @classmethod
+    def residual(cls, inputs: int, depth: int, p: ArrayLike) -> Architecture:
+        """Square layers and a fixed output vector p."""
+        vector = tuple(np.asarray(p, dtype=float).ravel().tolist())
+        return cls(inputs, (inputs,) * check_depth(depth), vector)
+
+    @classmethod
+    def multivariate(
+        cls, inputs: int, depth: int, outputs: int, width: int | None = None
+    ) -> Architecture:
+        """Several outputs, no p."""
+        depth = check_depth(depth)
+        hidden = (inputs if width is None else check_count("width", width),) * (depth - 1)
+        return cls(inputs, (*hidden, outputs), None)
+
+    @property
+    def depth(self) -> int:
+        """The number of layers L."""
+        return len(self.widths)
+
+    @property
+    def linear(self) -> bool:
+        """Whether phi is the identity."""
+        return self.activation_name == "linear"
+
+    @property
+    def activation(self) -> Activation:
+        """phi with its derivatives."""
+        return ACTIVATIONS[self.activation_name]
+
+    @property
+    def square(self) -> bool:
+        """Whether every layer is d x d, as residual initialisation requires."""
+        return all(width == self.inputs for width in self.widths)
+
+    @cached_property
+    def shapes(self) -> tuple[tuple[int, int], ...]:
+        """(d_k, d_{k-1}) for k = 1..L."""
+        return tuple(zip(self.widths, (self.inputs, *self.widths[:-1]), strict=True))
+
+    @cached_property
+    def offsets(self) -> tuple[int, ...]:
+        """Where each layer starts in the flat parameter vector, with the end as last entry."""
+        return (0, *np.cumsum([rows * columns for rows, columns in self.shapes]).tolist())
+
+    @property
+    def parameters(self) -> int:
+        """The number of entries of all W_k."""
+        return self.offsets[-1]
+
+    @cached_property
+    def p(self) -> Float:
+        """The output vector (univariate networks only)."""
+        if self.output is None:
+            raise SettingError("a network of several outputs has no output vector p")
+        return np.array(self.output)
+
+    @property
+    def output_norm(self) -> float:
+        """|p|, or 1 for several outputs."""
+        return 1.0 if self.output is None else float(np.linalg.norm(self.p))
+
+    def check_fits(self, inputs: int, targets: int) -> None:
+        """Refuse data with other numbers of features or targets."""
+        if self.inputs != inputs:
+            raise SettingError(f"the network takes {self.inputs} inputs but the data have {inputs}")
+        outputs = self.widths[-1] if self.output is None else 1
+        if outputs != targets:
+            raise SettingError(f"the data have {targets} targets, the network {outputs}")
+
+    def split(self, flat: Float) -> list[Float]:
+        """The layers inside flat parameters `[..., P]`, as views of shape `[..., d_k, d_{k-1}]`."""
+        lead = flat.shape[:-1]
+        return [
+            flat[..., start:stop].reshape(*lead, *shape)
+            for shape, start, stop in zip(
+                self.shapes, self.offsets[:-1], self.offsets[1:], strict=True
+            )
+        ]
+
+    def join(self, layers: Sequence[ArrayLike]) -> Float:
+        """Flat parameters `[..., P]` from layers of shape `[..., d_k, d_{k-1}]`."""
+        if len(layers) != self.depth:
+            raise SettingError(f"expected {self.depth} weight matrices, got {len(layers)}")
+        arrays = [np.asarray(layer, dtype=float) for layer in layers]
+        for k, (array, shape) in enumerate(zip(arrays, self.shapes, strict=True), start=1):
+            if array.shape[-2:] != shape:
+                raise SettingError(f"W_{k} must have shape {shape}, got {array.shape[-2:]}")
+        return np.concatenate([a.reshape(*a.shape[:-2], -1) for a in arrays], axis=-1)
+
+
+def residual_output_vector(inputs: int, seed: int) -> Float:
+    """A random unit vector p for a residual network: Gaussian, divided by its norm."""
+    p = generator(seed, "output vector").standard_normal(inputs)
+    unit: Float = p / np.linalg.norm(p)
+    return unit

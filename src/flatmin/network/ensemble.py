@@ -1,0 +1,101 @@
+"""The weights of many networks of one architecture, laid out in lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from flatmin.core.arrays import Float
+from flatmin.core.errors import SettingError
+from flatmin.network.architecture import Architecture
+
+# A block of eight lanes hides latency best; four where eight would leave a core idle or overfill
+# the cache (measured: at d = 256, L = 5 eight lanes halve the speed).
+_WIDE_LANES, _NARROW_LANES = 8, 4
+_WIDE_BLOCK_BYTES = 4 << 20
+
+
+def lane_count(parameters: int, networks: int) -> int:
+    """Lanes of a block for networks of so many parameters."""
+    fits = parameters * _WIDE_LANES * 8 <= _WIDE_BLOCK_BYTES
+    return _WIDE_LANES if networks > _WIDE_LANES and fits else _NARROW_LANES
+
+
+def aligned(shape: tuple[int, ...], dtype: Any = np.float64) -> NDArray[Any]:
+    """Zeros that begin at a cache line, so that no lane vector straddles two."""
+    kind = np.dtype(dtype)
+    size, line = int(np.prod(shape)), 64 // kind.itemsize
+    buffer = np.zeros(size + line, dtype=kind)
+    start = -buffer.ctypes.data // kind.itemsize % line
+    return buffer[start : start + size].reshape(shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Ensemble:
+    """The weights of many networks of one architecture.
+
+    `lanes` has shape [block, parameter, lane]: the network index is innermost, so one SIMD
+    instruction advances several networks and a block stays in cache for thousands of steps.
+    Network i is lane i % n of block i // n, where n is `lane_count`; the last block is padded with
+    zeros.
+    Layer k of a block is `lanes[block, offset_k : offset_{k+1}]`, row-major.
+    """
+
+    architecture: Architecture
+    lanes: Float
+    size: int
+
+    @classmethod
+    def from_flat(
+        cls,
+        architecture: Architecture,
+        flat: ArrayLike,
+        lanes: int | None = None,
+        dtype: Any = np.float64,
+    ) -> Ensemble:
+        """From flat parameters `[network, P]`."""
+        flat = np.asarray(flat, dtype=dtype)
+        if flat.ndim != 2 or flat.shape[1] != architecture.parameters:
+            raise SettingError(
+                f"flat weights must have shape (networks, {architecture.parameters}), "
+                f"got {flat.shape}"
+            )
+        size = flat.shape[0]
+        lanes = lanes or lane_count(architecture.parameters, size)
+        laid = aligned((-(-size // lanes), architecture.parameters, lanes), dtype)
+        for lane in range(lanes):
+            members = flat[lane::lanes]
+            laid[: len(members), :, lane] = members
+        return cls(architecture, laid, size)
+
+    @classmethod
+    def from_matrices(
+        cls, architecture: Architecture, networks: Sequence[Sequence[ArrayLike]]
+    ) -> Ensemble:
+        """From a list of networks, each a list of its matrices W_1..W_L."""
+        return cls.from_flat(architecture, [architecture.join(matrices) for matrices in networks])
+
+    def flat(self) -> Float:
+        """Weights as `[network, P]`."""
+        flat = self.lanes.transpose(0, 2, 1).reshape(-1, self.lanes.shape[1])[: self.size]
+        # Always one layout in memory: BLAS rounds differently on others.
+        return np.ascontiguousarray(flat)
+
+    def layers(self) -> list[Float]:
+        """Weights as one array `[network, d_k, d_{k-1}]` per layer."""
+        return self.architecture.split(self.flat())
+
+    def matrices(self) -> list[list[Float]]:
+        """Weights as a list of networks, each a list of its matrices W_1..W_L."""
+        return list(self)
+
+    def __iter__(self) -> Iterator[list[Float]]:
+        for flat in self.flat():
+            yield self.architecture.split(flat)
+
+    def __len__(self) -> int:
+        return self.size

@@ -1,0 +1,205 @@
+"""Initial weights by name. Each network's noise comes from its own address (see `seeds`).
+
+Those that people use, layer by layer, with fan-in d_{k-1} and fan-out d_k. `scale` multiplies the
+weights; 1 is the standard one.
+
+| name            | entries of W_k                                                            |
+| --------------- | ------------------------------------------------------------------------- |
+| pytorch         | uniform on +-1/sqrt(fan-in): the default of PyTorch's Linear               |
+| xavier-normal   | Gaussian of variance 2/(fan-in + fan-out) (Glorot and Bengio 2010)         |
+| xavier-uniform  | uniform of the same variance                                              |
+| kaiming-normal  | Gaussian of variance 2/fan-in (He et al. 2015, for ReLU)                   |
+| kaiming-uniform | uniform of the same variance                                              |
+| lecun           | Gaussian of variance 1/fan-in (LeCun et al. 1998)                          |
+| orthogonal      | orthonormal rows or columns, uniformly distributed (Saxe et al. 2014)      |
+
+Those of the theory:
+
+| name       | weights                                                                         |
+| ---------- | ------------------------------------------------------------------------------- |
+| gaussian   | entries of standard deviation `scale`, whatever the width                       |
+| residual   | W_k = I + scale/sqrt(L d) N_k; square layers only                               |
+| zero-layer | one layer 0, the rest Gaussian: R(W) = R(0) with a non-zero gradient, so that    |
+|            | assumption (A1) of the theory holds                                             |
+| balanced   | W_{k+1}' W_{k+1} = W_k W_k' for every k, singular values scale * |N(0,1)|       |
+| flattest   | a minimiser of sharpness S_min, plus Gaussian noise of standard deviation `scale` |
+| minimiser  | a minimiser of sharpness `scale`                                                 |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from flatmin.core.arrays import Float
+from flatmin.core.checks import check_choice, check_nonnegative
+from flatmin.core.errors import SettingError
+from flatmin.core.seeds import Coordinate, generator
+from flatmin.data.regression import Regression
+from flatmin.data.samples import Samples
+from flatmin.network.architecture import Architecture, residual_output_vector
+from flatmin.network.ensemble import Ensemble
+from flatmin.theory.minimisers import flattest_minimiser, minimiser_of_sharpness
+
+Random = np.random.Generator
+Draw = Callable[[Architecture, float, Random], list[Float]]
+
+
+def _normal(variance: Callable[[int, int], float]) -> Draw:
+    """Gaussian entries; `variance` is a function of fan-in and fan-out."""
+
+    def draw(architecture: Architecture, scale: float, random: Random) -> list[Float]:
+        return [
+            scale * np.sqrt(variance(columns, rows)) * random.standard_normal((rows, columns))
+            for rows, columns in architecture.shapes
+        ]
+
+    return draw
+
+
+def _uniform(variance: Callable[[int, int], float]) -> Draw:
+    """Uniform entries on +-sqrt(3 variance); `variance` is a function of fan-in and fan-out."""
+
+    def draw(architecture: Architecture, scale: float, random: Random) -> list[Float]:
+        return [
+            scale * np.sqrt(3.0 * variance(columns, rows)) * random.uniform(-1, 1, (rows, columns))
+            for rows, columns in architecture.shapes
+        ]
+
+    return draw
+
+
+def orthogonal(architecture: Architecture, scale: float, random: Random) -> list[Float]:
+    """Orthonormal rows or columns, whichever are fewer, uniformly distributed, times `scale`."""
+    layers = []
+    for rows, columns in architecture.shapes:
+        long, short = max(rows, columns), min(rows, columns)
+        # The signs make the triangular factor's diagonal positive: only then is Q uniform.
+        q, r = np.linalg.qr(random.standard_normal((long, short)))
+        q = q * np.where(np.diag(r) < 0.0, -1.0, 1.0)
+        layers.append(scale * (q if rows >= columns else q.T))
+    return layers
+
+
+def gaussian(architecture: Architecture, scale: float, random: Random) -> list[Float]:
+    """Independent entries of standard deviation `scale`."""
+    return architecture.split(scale * random.standard_normal(architecture.parameters))
+
+
+def residual(architecture: Architecture, scale: float, random: Random) -> list[Float]:
+    """W_k = I + s/sqrt(L d) N_k."""
+    if not architecture.square:
+        raise SettingError(
+            "residual initialisation needs every layer to be "
+            f"{architecture.inputs} x {architecture.inputs}, got widths {architecture.widths}"
+        )
+    d = architecture.inputs
+    noise = gaussian(architecture, scale / np.sqrt(architecture.depth * d), random)
+    return [np.eye(d) + n for n in noise]
+
+
+def zero_layer(architecture: Architecture, scale: float, random: Random) -> list[Float]:
+    """Gaussian, with the first layer 0. (Which layer is zero does not matter to R or (A1).)"""
+    layers = gaussian(architecture, scale, random)
+    layers[0] = np.zeros_like(layers[0])
+    return layers
+
+
+def balanced(architecture: Architecture, scale: float, random: Random) -> list[Float]:
+    """W_k = F_k D F_{k-1}' with orthonormal columns in F_k and one diagonal D for all layers."""
+    widths = (architecture.inputs, *architecture.widths)
+    rank = min(widths)
+    diagonal = scale * np.abs(random.standard_normal(rank))
+    frames = [np.linalg.qr(random.standard_normal((width, rank)))[0] for width in widths]
+    return [(frames[k + 1] * diagonal) @ frames[k].T for k in range(architecture.depth)]
+
+
+_RANDOM: dict[str, Draw] = {
+    "pytorch": _uniform(lambda fan_in, fan_out: 1.0 / (3.0 * fan_in)),
+    "xavier-normal": _normal(lambda fan_in, fan_out: 2.0 / (fan_in + fan_out)),
+    "xavier-uniform": _uniform(lambda fan_in, fan_out: 2.0 / (fan_in + fan_out)),
+    "kaiming-normal": _normal(lambda fan_in, fan_out: 2.0 / fan_in),
+    "kaiming-uniform": _uniform(lambda fan_in, fan_out: 2.0 / fan_in),
+    "lecun": _normal(lambda fan_in, fan_out: 1.0 / fan_in),
+    "orthogonal": orthogonal,
+    "gaussian": gaussian,
+    "residual": residual,
+    "zero-layer": zero_layer,
+    "balanced": balanced,
+}
+_AT_MINIMISER = ("flattest", "minimiser")
+INITIALISATIONS = (*_RANDOM, *_AT_MINIMISER)
+DEFAULT_INIT, DEFAULT_SCALE = "pytorch", 1.0
+
+
+def architecture_for(
+    init: str,
+    problem: Regression | Samples,
+    depth: int,
+    *,
+    width: int | None = None,
+    activation: str = "linear",
+    output_norm: float = 1.0,
+    p: Float | None = None,
+    seed: int = 0,
+) -> Architecture:
+    """The architecture that goes with an initialisation and data: one output or several.
+
+    Residual initialisation wants square layers and an output vector, p or one drawn from the seed;
+    the others a perceptron with hidden layers of one width, the number of features unless given.
+    """
+    if problem.targets > 1:
+        network = Architecture.multivariate(problem.d, depth, problem.targets, width)
+        return replace(network, activation_name=activation)
+    if init == "residual" and activation == "linear" and width in (None, problem.d):
+        vector = residual_output_vector(problem.d, seed) if p is None else p
+        return Architecture.residual(problem.d, depth, output_norm * vector)
+    network = Architecture.mlp(problem.d, depth, width, activation)
+    return replace(network, output=(output_norm,))
+
+
+def initialise(
+    architecture: Architecture,
+    init: str,
+    scale: float | Sequence[float],
+    seed: int,
+    addresses: Sequence[tuple[Coordinate, ...]],
+    regression: Regression | None = None,
+) -> Ensemble:
+    """An ensemble with one network per address; `scale` is one number or one per network.
+
+    >>> arch = Architecture.mlp(inputs=3, depth=2)
+    >>> len(initialise(arch, "gaussian", 0.1, seed=0, addresses=[(i,) for i in range(10)]))
+    10
+    """
+    check_choice("init", init, INITIALISATIONS)
+    scales = np.broadcast_to(np.asarray(scale, dtype=float), (len(addresses),))
+    for value in scales:
+        check_nonnegative("scale", value.item())
+    networks = [
+        architecture.join(
+            _draw(architecture, init, float(s), generator(seed, *address), regression)
+        )
+        for s, address in zip(scales, addresses, strict=True)
+    ]
+    return Ensemble.from_flat(architecture, np.reshape(networks, (-1, architecture.parameters)))
+
+
+def _draw(
+    architecture: Architecture,
+    init: str,
+    scale: float,
+    random: Random,
+    regression: Regression | None,
+) -> list[Float]:
+    if init in _RANDOM:
+        return _RANDOM[init](architecture, scale, random)
+    if regression is None:
+        raise SettingError(f"init {init!r} starts at a minimiser and needs the data")
+    if init == "minimiser":
+        return minimiser_of_sharpness(regression, architecture, scale, random)
+    start = flattest_minimiser(regression, architecture, random)
+    noise = gaussian(architecture, scale, random)
+    return [w + n for w, n in zip(start, noise, strict=True)]
