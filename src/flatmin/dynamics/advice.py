@@ -13,7 +13,7 @@ So rates are run, on an ensemble from the initialisation that will be used:
 3. Test. 32 networks with seeds of their own, then more up to a hundred, fewer if they are large,
    must learn within those steps (see `trial`); of a hundred one may arrive and leave again. Else
    the rate is lowered (instability) or the steps are raised (slowness), and others are tested. The
-   steps named are more than the slowest took to arrive, by a quarter at least.
+   steps are more than the slowest of the 32 took to arrive, by a quarter at least.
 4. Climb. With these steps, if twice the rate works too, sqrt(2) times the rate is tested and taken.
 
 Work is counted in network steps times the flops of one, not in seconds, so that the same data
@@ -206,6 +206,11 @@ class _Racer:
     out: bool = False
 
     @property
+    def going(self) -> bool:
+        """Whether some networks have not learned and none has diverged."""
+        return not self.out and len(self.flat) > 0
+
+    @property
     def done(self) -> bool:
         """Whether all networks have learned."""
         return not self.out and not len(self.flat)
@@ -213,7 +218,7 @@ class _Racer:
 
 def _advance(lab: _Laboratory, racers: list[_Racer], taken: int, steps: int) -> None:
     """So many steps of every network that has not learned, all rates in one ensemble."""
-    going = [one for one in racers if not one.out and len(one.flat)]
+    going = [one for one in racers if one.going]
     if not going:
         return
     sizes = [len(one.flat) for one in going]
@@ -268,7 +273,7 @@ def _search(lab: _Laboratory) -> _Found:
     best = max((one for one in racers if one.done), key=lambda one: one.rate)
     # The half-octaves on both sides of the best: is it better still, and is there a margin?
     sides = [_Racer(best.rate * root, networks), _Racer(best.rate / root, networks)]
-    _race(lab, sides, taken)
+    _race(lab, sides, 2 * taken)
     above, below = sides
     advised = best if above.done else below
     if not advised.done:
@@ -280,7 +285,7 @@ def _race(lab: _Laboratory, racers: list[_Racer], most: int | None = None) -> in
     """Stages until some rate is done and half as many steps again, or `most`; the steps taken."""
     taken, stage = 0, _FIRST_STAGE
     limit = lab.affordable(SEARCHED * len(racers), 0.6) if most is None else most
-    while taken < limit and any(not one.out and len(one.flat) for one in racers):
+    while taken < limit and lab.left > 0.0 and any(one.going for one in racers):
         steps = min(stage, limit - taken)
         _advance(lab, racers, taken, steps)
         taken, stage = taken + steps, max(stage, taken // 2)
@@ -316,14 +321,19 @@ def _test(lab: _Laboratory, rate: float, steps: int) -> Advice:
     """Lower the rate or raise the steps until fresh networks learn, then try to climb."""
     passed = None
     while passed is None:
-        many = _tested(lab, rate, steps)
+        few = _tried(lab, rate, steps, FEWEST_TESTED)
+        # What is named is what was tested: a run may leave again in steps that nobody looked at.
+        if few is not None and few.works and few.enough() > steps:
+            steps = few.enough()
+            continue
+        many = _and_more(lab, few, steps)
         if many is None:
             return lab.advice(
                 f"No rate can be advised yet: {rate:.3g} seems to learn within {steps} steps, but "
                 f"a test of that on {FEWEST_TESTED} networks takes more work than allowed."
             )
         if many.works:
-            passed, steps = many, max(steps, many.enough())
+            passed = many
         elif many.unstable:
             rate /= math.sqrt(2.0)
         else:
@@ -333,7 +343,8 @@ def _test(lab: _Laboratory, rate: float, steps: int) -> Advice:
         far = _tried(lab, 2.0 * passed.rate, steps, FEWEST_TESTED, why=False)
         near = None
         if far is not None and far.works:
-            near = _tested(lab, math.sqrt(2.0) * passed.rate, steps)
+            few = _tried(lab, math.sqrt(2.0) * passed.rate, steps, FEWEST_TESTED)
+            near = _and_more(lab, few, steps)
         if near is None or not near.works:
             break
         passed = near
@@ -369,12 +380,12 @@ class _Tried:
         return _rounded_up(max(1.25, tail) * slowest)
 
 
-def _tested(lab: _Laboratory, rate: float, steps: int) -> _Tried | None:
-    """A few fresh networks; if all learn, more, up to a hundred in all or half of the work."""
-    few = _tried(lab, rate, steps, FEWEST_TESTED)
+def _and_more(lab: _Laboratory, few: _Tried | None, steps: int) -> _Tried | None:
+    """If all of the few learned, more, up to a hundred in all or half of the work."""
     more = min(TESTED - FEWEST_TESTED, lab.affordable_runs(steps) // 2)
     if few is None or not few.works or more <= 0:
         return few
+    rate = few.rate
     rest = _tried(lab, rate, steps, more)
     if rest is None:
         return few
