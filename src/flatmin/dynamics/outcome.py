@@ -20,7 +20,7 @@ class Outcome:
     `learned` says which have an excess risk of at most `goal` (or had, of runs that were to end
     there). `period` of an oscillation is 0 if
     none was found; `more_steps` is how many a run that is still learning would need at its present
-    speed, NaN for the others and for gradient flow.
+    speed, NaN for the others and for gradient flow. `velocity` `[network, P]` is that of momentum.
     """
 
     ensemble: Ensemble
@@ -35,6 +35,7 @@ class Outcome:
     more_steps: Float
     trace: Trace | None = None
     extras: dict[str, Float] = field(default_factory=dict, repr=False)
+    velocity: Float | None = None
 
     def count(self, state: State) -> int:
         """How many runs ended so."""

@@ -20,6 +20,8 @@ from flatmin.core.errors import DataError
 from flatmin.data.regression import Regression
 from flatmin.dynamics.endings import State
 from flatmin.dynamics.measures import LAYER_MEASURES, task
+from flatmin.dynamics.methods import method_of
+from flatmin.dynamics.momentum import Momentum
 from flatmin.dynamics.recording import RENAMED
 from flatmin.dynamics.training import FILES
 from flatmin.ledger.collect import LAST
@@ -98,7 +100,18 @@ def _training_evidence(directory: Path) -> Evidence:
         None if diverged else end,
         None,
         ["the run"],
+        _momentum(summary),
     )
+
+
+def _momentum(summary: dict[str, Any]) -> Momentum | None:
+    """That of the method, if it has one."""
+    beta = summary.get("momentum")
+    if beta is None:
+        return None
+    return method_of(
+        summary["method"], learning_rate=summary["learning_rate"], momentum=beta
+    ).velocity_rule
 
 
 def _number(value: float | None) -> Float:
@@ -160,7 +173,7 @@ def _study_case(study: Study, runs: Sequence[Run], table: Any, records: Sequence
         data.regression,
     )
     error = table["integration_error"].to_numpy(dtype=float)
-    descent = study.method.name == "descent"
+    descent = not study.method.continuous
     return Evidence(
         data.regression,
         initial,
@@ -182,6 +195,7 @@ def _study_case(study: Study, runs: Sequence[Run], table: Any, records: Sequence
         None,
         data.samples,
         [f"run {run.index}" for run in runs],
+        study.method.with_rates(1.0).velocity_rule,
     )
 
 

@@ -17,6 +17,7 @@ from flatmin.core.arrays import Float, Yes
 from flatmin.data.regression import Regression
 from flatmin.data.samples import Samples
 from flatmin.dynamics.measures import invariants
+from flatmin.dynamics.momentum import Momentum
 from flatmin.ledger.record import Place
 from flatmin.network.ensemble import Ensemble
 from flatmin.theory.minimal_sharpness import minimal_sharpness
@@ -65,6 +66,7 @@ class Evidence:
     samples: Samples | None = None
     names: Sequence[str] = ()
     """How to call the networks; by number if empty."""
+    momentum: Momentum | None = None
 
     def __len__(self) -> int:
         return len(self.initial)
@@ -73,6 +75,14 @@ class Evidence:
     def flow(self) -> bool:
         """Whether these are runs of gradient flow."""
         return self.learning_rate is None
+
+    @property
+    def edge(self) -> Float | None:
+        """The largest sharpness at which a minimiser is stable; 2/eta without momentum."""
+        if self.learning_rate is None:
+            return None
+        reach = 2.0 if self.momentum is None else self.momentum.reach
+        return np.asarray(reach / self.learning_rate)
 
     @property
     def depth(self) -> int:
