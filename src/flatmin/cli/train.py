@@ -85,10 +85,8 @@ def train(
     if momentum is not None:
         from flatmin.dynamics.momentum import check_momentum
 
-        name, beta = (
-            "nesterov" if nesterov else "heavy-ball",
-            check_momentum("--momentum", momentum),
-        )
+        name = "nesterov" if nesterov else "heavy-ball"
+        beta = check_momentum("--momentum", momentum)
 
     prepared = options.preparation(drop, one_hot, missing, intercept, standardise)
     problem = _problem(file, target, features, prepared)

@@ -1,11 +1,11 @@
 """Training methods as values: what each is called, where its edge lies, and how it runs.
 
-| name       | a step                                          | edge of stability, the largest stable S |
-| ---------- | ----------------------------------------------- | --------------------------------------- |
-| descent    | W <- W - eta g                                  | 2/eta                                   |
-| heavy-ball | V <- beta V - eta g, W <- W + V                 | 2 (1 + beta)/eta                        |
-| nesterov   | V <- beta V - eta g, W <- W + beta V - eta g    | 2 (1 + beta)/((1 + 2 beta) eta)         |
-| flow       | dW/dt = -g                                      | none                                    |
+| name       | a step                                       | edge: the largest stable S      |
+| ---------- | -------------------------------------------- | ------------------------------- |
+| descent    | W <- W - eta g                               | 2/eta                           |
+| heavy-ball | V <- beta V - eta g, W <- W + V              | 2 (1 + beta)/eta                |
+| nesterov   | V <- beta V - eta g, W <- W + beta V - eta g | 2 (1 + beta)/((1 + 2 beta) eta) |
+| flow       | dW/dt = -g                                   | none                            |
 
 Here g is the gradient at W; `momentum` derives the edges. A learning rate is one number or one per
 network.
@@ -115,7 +115,7 @@ class HeavyBall(GradientDescent):
     name: ClassVar[str] = "heavy-ball"
     title: ClassVar[str] = "Heavy ball"
     edge_formula: ClassVar[str] = "2(1 + beta)/eta"
-    edge_label: ClassVar[str] = "2(1 + beta) / learning rate"
+    edge_label: ClassVar[str] = "edge of stability"
 
     def __post_init__(self) -> None:
         assert self.velocity_rule is not None  # made here, so that a wrong momentum is told at once
@@ -137,7 +137,6 @@ class Nesterov(HeavyBall):
     name: ClassVar[str] = "nesterov"
     title: ClassVar[str] = "Nesterov's method"
     edge_formula: ClassVar[str] = "2(1 + beta)/((1 + 2 beta) eta)"
-    edge_label: ClassVar[str] = "2(1 + beta) / ((1 + 2 beta) learning rate)"
 
     @property
     def velocity_rule(self) -> Momentum | None:

@@ -11,8 +11,8 @@ On a quadratic of curvature S a mode is multiplied by the roots of
     Nesterov      z^2 - (1 + beta)(1 - eta S) z + beta (1 - eta S)
 
 The product of the roots is below 1 in modulus while eta S <= `reach`; there the first root leaves
-the unit disc, at z = -1: eta S = 2 (1 + beta) for heavy ball, 2 (1 + beta)/(1 + 2 beta) for Nesterov.
-A steady gradient moves the weights by eta/(1 - beta) of it a step.
+the unit disc, at z = -1: eta S = 2 (1 + beta) for heavy ball, 2 (1 + beta)/(1 + 2 beta) for
+Nesterov. A steady gradient moves the weights by eta/(1 - beta) of it a step.
 """
 
 from __future__ import annotations

@@ -206,7 +206,8 @@ def records(study: Study, steps: int) -> int:
 
 def run_bytes(study: Study, architecture: Architecture, steps: int) -> float:
     """Memory a run takes while its shard is being done."""
-    weights = 8.0 * _COPIES * architecture.parameters
+    velocity = study.method.with_rates(1.0).velocity_rule is not None
+    weights = 8.0 * _COPIES * architecture.parameters * (2 if velocity else 1)
     depth = architecture.depth
     layered = sum(name not in NETWORK_MEASURES for name in study.record.quantities)
     numbers = 4 + 3 * len(study.record.quantities) + layered * depth

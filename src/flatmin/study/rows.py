@@ -142,7 +142,7 @@ def _sharpness(
 def _edge_share(
     problem: Regression | Samples, outcome: Outcome, rates: Float, method: Method, final: Any
 ) -> Float:
-    """S over the edge, of runs that still move midway to their next weights; NaN for gradient flow."""
+    """S over the edge, of runs that still move midway to their next weights; NaN for flow."""
     value = np.array(final.to_pylist(), dtype=float)
     moving = swinging(outcome) & np.isfinite(rates)
     middle = midway(problem, outcome, rates, moving, method.velocity_rule)
