@@ -238,6 +238,34 @@ def test_settled_runs_keep_below_their_edge_and_the_ledger_says_so(kind):
     assert beyond == (kind is HeavyBall)
 
 
+@pytest.mark.parametrize("kind", MOVING)
+@pytest.mark.parametrize(("share", "beta"), [(0.02, 0.9), (0.1, 0.9), (0.002, 0.99), (1.02, 0.3)])
+def test_endings_foretell_what_more_steps_show(kind, share, beta):
+    # Swings that die out are no oscillation; above the critical rate there is nothing else.
+    data, start = paper_samples().regression(), networks(20, depth=5, scale=0.35)
+    rate = share * kind(learning_rate=1.0, momentum=beta).reach / minimal_sharpness(data, 5).exact
+    method = kind(learning_rate=rate, momentum=beta)
+    later = method.run(data, start, steps=40_000)
+    expected = {State.SETTLED: {"settled", "learning"}} | {
+        state: {state.value} for state in (State.OSCILLATING, State.DIVERGED)
+    }
+    for steps in (50, 200, 800) if share < 1.0 else (3000,):
+        found = method.run(data, start, steps=steps)
+        for early, late in zip(found.state, later.state, strict=True):
+            assert early in expected[State(late)]
+    if share > 1.0:
+        assert later.count(State.OSCILLATING) > 10
+        assert set(later.period[later.state == State.OSCILLATING]) == {2}
+
+
+def test_a_velocity_of_another_shape_is_told():
+    data, start = paper_samples().regression(), networks(2)
+    with pytest.raises(SettingError, match="velocity must have shape"):
+        descent.descend(
+            data, start, 0.01, 5, momentum=Momentum(beta=0.5), velocity=np.zeros((1, 3))
+        )
+
+
 def test_momentum_is_for_linear_networks_with_one_output():
     samples = paper_samples()
     curved = Architecture.mlp(5, 3, activation="tanh")

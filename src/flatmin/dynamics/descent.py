@@ -29,6 +29,7 @@ end, and taken on where the run is continued. Wherever 2 stands above, it is the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Event, Lock
@@ -46,7 +47,15 @@ from flatmin.curvature import minimiser_spectrum, sharpness
 from flatmin.data.regression import Regression
 from flatmin.data.samples import Samples
 from flatmin.dynamics import backends
-from flatmin.dynamics.endings import LEARNED_AT, Ending, State, check_share, observe, window
+from flatmin.dynamics.endings import (
+    LEARNED_AT,
+    Ending,
+    State,
+    calming,
+    check_share,
+    observe,
+    window,
+)
 from flatmin.dynamics.measures import LAYER_MEASURES, Task, columns, passes_nothing, task
 from flatmin.dynamics.momentum import Momentum
 from flatmin.dynamics.outcome import Outcome
@@ -117,7 +126,7 @@ def descend(
         recording.check_for(ensemble.architecture)
     state = ensemble.flat()
     if momentum is not None:
-        state = np.hstack([state, np.zeros_like(state) if velocity is None else velocity])
+        state = np.hstack([state, _initial_velocity(velocity, state)])
     run = _Run(backend, scene, ensemble.architecture, state, rates, budget, recording)
     run.finish(threads or thread_count(), progress)
     outcome = run.outcome(goal)
@@ -143,6 +152,14 @@ def descend(
         _tell_endings(problem, scene, outcome, rates, budget, momentum, threads or thread_count())
     outcome.state[outcome.state == _OPEN] = State.LEARNING.value
     return outcome
+
+
+def _initial_velocity(velocity: Float | None, weights: Float) -> Float:
+    if velocity is None:
+        return np.zeros_like(weights)
+    if velocity.shape != weights.shape:
+        raise SettingError(f"velocity must have shape {weights.shape}, got {velocity.shape}")
+    return velocity
 
 
 def _some(ensemble: Ensemble, chosen: Yes) -> Ensemble:
@@ -177,8 +194,50 @@ def _tell_endings(
     for length in np.unique(lengths):
         runs = open_runs[lengths == length]
         ending = _observed(problem, scene, outcome, rates, momentum, runs, int(length), threads)
-        outcome.state[runs] = ending.state
-        outcome.period[runs], outcome.more_steps[runs] = ending.period, ending.more_steps
+        _tell(outcome, runs, ending)
+    if momentum is None:
+        return
+    stride = math.ceil(momentum.pace)
+    swinging = open_runs[outcome.state[open_runs] == State.OSCILLATING.value]
+    lengths = window(budget[swinging].astype(np.int64) // stride)
+    for length in np.unique(lengths):
+        runs = swinging[lengths == length]
+        steps, watch = int(length) * stride, Recording(stride, ("excess_risk",))
+        seen = _watched(problem, scene, outcome, rates, momentum, runs, steps, watch, threads)
+        ending = calming(seen.values["excess_risk_high"], stride, outcome.goal)
+        calm = ending.state != State.OSCILLATING.value
+        _tell(outcome, runs[calm], ending.some(calm))
+
+
+def _tell(outcome: Outcome, runs: Whole, ending: Ending) -> None:
+    outcome.state[runs] = ending.state
+    outcome.period[runs], outcome.more_steps[runs] = ending.period, ending.more_steps
+
+
+def _watched(
+    problem: Regression | Samples,
+    scene: Task,
+    outcome: Outcome,
+    rates: Float,
+    momentum: Momentum | None,
+    runs: Whole,
+    steps: int,
+    watch: Recording,
+    threads: int,
+) -> Trace:
+    """What is seen of some runs in so many steps after their end."""
+    architecture, state = outcome.ensemble.architecture, outcome.ensemble.flat()[runs]
+    if outcome.velocity is not None:
+        state = np.hstack([state, outcome.velocity[runs]])
+    patient = backends.choose(
+        problem, architecture, _NO_TOLERANCE, np.dtype("float64"), momentum=momentum
+    )
+    budget = np.full(len(runs), float(steps))
+    after = _Run(patient, scene, architecture, state, rates[runs], budget, watch)
+    after.finish(threads, None)
+    seen = after.outcome(outcome.goal).trace
+    assert seen is not None
+    return seen
 
 
 def _observed(
@@ -192,21 +251,10 @@ def _observed(
     threads: int,
 ) -> Ending:
     """The endings of some runs from so many steps after their end."""
-    architecture = outcome.ensemble.architecture
-    state = outcome.ensemble.flat()[runs]
-    some = Ensemble.from_flat(architecture, state)
-    if outcome.velocity is not None:
-        state = np.hstack([state, outcome.velocity[runs]])
-    patient = backends.choose(
-        problem, architecture, _NO_TOLERANCE, np.dtype("float64"), momentum=momentum
-    )
     watch = Recording(1, ("excess_risk", "gradient"))
-    lengths = np.full(len(runs), float(length))
-    after = _Run(patient, scene, architecture, state, rates[runs], lengths, watch)
-    after.finish(threads, None)
-    seen = after.outcome(outcome.goal).trace
-    assert seen is not None
+    seen = _watched(problem, scene, outcome, rates, momentum, runs, length, watch, threads)
     excess, gradient = seen.values["excess_risk"], seen.values["gradient"]
+    some = Ensemble.from_flat(outcome.ensemble.architecture, outcome.ensemble.flat()[runs])
     idle = passes_nothing(scene, some, excess[0], gradient[0])
     paces = rates[runs] if momentum is None else rates[runs] * momentum.pace
     return observe(excess, gradient, paces, outcome.goal, idle)
