@@ -197,7 +197,7 @@ def test_a_run_is_continued_from_its_velocity(kind):
         go(half.ensemble, 32, half.velocity).ensemble.flat(), go(start, 64).ensemble.flat()
     )
     chosen = np.ones(4, dtype=bool)
-    middle = midway(data, half, 0.005, chosen, rule).flat()
+    middle = midway(data, half, 0.005, chosen).flat()
     after = go(start, 33).ensemble.flat()
     np.testing.assert_array_equal(middle, 0.5 * (half.ensemble.flat() + after))
 
@@ -229,7 +229,7 @@ def test_settled_runs_keep_below_their_edge_and_the_ledger_says_so(kind):
         init="gaussian",
         scale=0.45,
         learning_rate=rate,
-        momentum=method.velocity_rule,
+        reach=method.reach,
     )
     np.testing.assert_allclose(runs.edge, method.edge)
     assert {record.verdict for record in edge(runs)} == {Verdict.HOLDS}

@@ -127,7 +127,7 @@ def descend(
     state = ensemble.flat()
     if momentum is not None:
         state = np.hstack([state, _initial_velocity(velocity, state)])
-    run = _Run(backend, scene, ensemble.architecture, state, rates, budget, recording)
+    run = _Run(backend, scene, ensemble.architecture, state, rates, budget, recording, momentum)
     run.finish(threads or thread_count(), progress)
     outcome = run.outcome(goal)
     reach = 2.0 if momentum is None else momentum.reach
@@ -144,12 +144,12 @@ def descend(
             )
             again = _Run(
                 patient, scene, ensemble.architecture, state[passing], rates[passing],
-                budget[passing], recording,
+                budget[passing], recording, momentum,
             )  # fmt: skip
             again.finish(threads or thread_count(), None)
             outcome = _replaced(problem, outcome, again.outcome(goal), passing, allowed)
     if observe_ends:
-        _tell_endings(problem, scene, outcome, rates, budget, momentum, threads or thread_count())
+        _tell_endings(problem, scene, outcome, rates, budget, threads or thread_count())
     outcome.state[outcome.state == _OPEN] = State.LEARNING.value
     return outcome
 
@@ -185,7 +185,6 @@ def _tell_endings(
     outcome: Outcome,
     rates: Float,
     budget: Float,
-    momentum: Momentum | None,
     threads: int,
 ) -> None:
     """Fill in the states of runs that used up their steps, by observing the steps after them."""
@@ -193,17 +192,17 @@ def _tell_endings(
     lengths = window(budget[open_runs].astype(np.int64))
     for length in np.unique(lengths):
         runs = open_runs[lengths == length]
-        ending = _observed(problem, scene, outcome, rates, momentum, runs, int(length), threads)
+        ending = _observed(problem, scene, outcome, rates, runs, int(length), threads)
         _tell(outcome, runs, ending)
-    if momentum is None:
+    if outcome.momentum is None:
         return
-    stride = math.ceil(momentum.pace)
+    stride = math.ceil(outcome.momentum.pace)
     swinging = open_runs[outcome.state[open_runs] == State.OSCILLATING.value]
     lengths = window(budget[swinging].astype(np.int64) // stride)
     for length in np.unique(lengths):
         runs = swinging[lengths == length]
         steps, watch = int(length) * stride, Recording(stride, ("excess_risk",))
-        seen = _watched(problem, scene, outcome, rates, momentum, runs, steps, watch, threads)
+        seen = _watched(problem, scene, outcome, rates, runs, steps, watch, threads)
         ending = calming(seen.values["excess_risk_high"], stride, outcome.goal)
         calm = ending.state != State.OSCILLATING.value
         _tell(outcome, runs[calm], ending.some(calm))
@@ -219,7 +218,6 @@ def _watched(
     scene: Task,
     outcome: Outcome,
     rates: Float,
-    momentum: Momentum | None,
     runs: Whole,
     steps: int,
     watch: Recording,
@@ -227,13 +225,14 @@ def _watched(
 ) -> Trace:
     """What is seen of some runs in so many steps after their end."""
     architecture, state = outcome.ensemble.architecture, outcome.ensemble.flat()[runs]
+    momentum = outcome.momentum
     if outcome.velocity is not None:
         state = np.hstack([state, outcome.velocity[runs]])
     patient = backends.choose(
         problem, architecture, _NO_TOLERANCE, np.dtype("float64"), momentum=momentum
     )
     budget = np.full(len(runs), float(steps))
-    after = _Run(patient, scene, architecture, state, rates[runs], budget, watch)
+    after = _Run(patient, scene, architecture, state, rates[runs], budget, watch, momentum)
     after.finish(threads, None)
     seen = after.outcome(outcome.goal).trace
     assert seen is not None
@@ -245,19 +244,18 @@ def _observed(
     scene: Task,
     outcome: Outcome,
     rates: Float,
-    momentum: Momentum | None,
     runs: Whole,
     length: int,
     threads: int,
 ) -> Ending:
     """The endings of some runs from so many steps after their end."""
     watch = Recording(1, ("excess_risk", "gradient"))
-    seen = _watched(problem, scene, outcome, rates, momentum, runs, length, watch, threads)
+    seen = _watched(problem, scene, outcome, rates, runs, length, watch, threads)
     excess, gradient = seen.values["excess_risk"], seen.values["gradient"]
     some = Ensemble.from_flat(outcome.ensemble.architecture, outcome.ensemble.flat()[runs])
     idle = passes_nothing(scene, some, excess[0], gradient[0])
-    paces = rates[runs] if momentum is None else rates[runs] * momentum.pace
-    return observe(excess, gradient, paces, outcome.goal, idle)
+    pace = 1.0 if outcome.momentum is None else outcome.momentum.pace
+    return observe(excess, gradient, pace * rates[runs], outcome.goal, idle)
 
 
 def _unstable(
@@ -306,7 +304,8 @@ def _replaced(
     ensemble = Ensemble.from_flat(first.ensemble.architecture, flat)
     return Outcome(
         ensemble, state, steps, excess, distance, gradient,
-        first.goal, learned, first.period, first.more_steps, trace, velocity=velocity,
+        first.goal, learned, first.period, first.more_steps, trace,
+        momentum=first.momentum, velocity=velocity,
     )  # fmt: skip
 
 
@@ -350,9 +349,10 @@ class _Run:
         rates: Float,
         budget: Float,
         recording: Recording | None,
+        momentum: Momentum | None,
     ) -> None:
         self._backend, self._task = backend, task
-        self._architecture = architecture
+        self._architecture, self._momentum = architecture, momentum
         # Weights, and with momentum velocities after them.
         self._flat = state.astype(backend.kind)
         count, parameters = self._flat.shape
@@ -563,7 +563,8 @@ class _Run:
             np.zeros(count, dtype=np.int64),
             np.full(count, np.nan),
             trace,
-            velocity=velocity if velocity.size else None,
+            momentum=self._momentum,
+            velocity=None if self._momentum is None else velocity,
         )
 
 

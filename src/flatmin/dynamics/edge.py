@@ -19,7 +19,6 @@ from flatmin.data.regression import Regression
 from flatmin.data.samples import Samples
 from flatmin.dynamics.descent import descend
 from flatmin.dynamics.endings import State
-from flatmin.dynamics.momentum import Momentum
 from flatmin.dynamics.outcome import Outcome
 from flatmin.network.ensemble import Ensemble
 
@@ -38,7 +37,6 @@ def midway(
     outcome: Outcome,
     learning_rate: ArrayLike,
     chosen: Yes,
-    momentum: Momentum | None = None,
 ) -> Ensemble:
     """Weights midway between the last ones and the next, of the chosen runs."""
     last = Ensemble.from_flat(outcome.ensemble.architecture, outcome.ensemble.flat()[chosen])
@@ -50,7 +48,7 @@ def midway(
         last,
         rates,
         1,
-        momentum=momentum,
+        momentum=outcome.momentum,
         velocity=None if outcome.velocity is None else outcome.velocity[chosen],
         until_learned=True,
         observe_ends=False,

@@ -310,8 +310,7 @@ def _edge_share(
         return None
     moving = swinging(outcome)
     if moving.any():
-        middle = midway(problem, outcome, method.learning_rate, moving, method.velocity_rule)
-        last = sharpness(problem, middle)[0]
+        last = sharpness(problem, midway(problem, outcome, method.learning_rate, moving))[0]
     share = float(np.asarray(method.learning_rate) * last.value / method.reach)
     return share if np.isfinite(share) else None
 

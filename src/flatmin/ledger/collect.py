@@ -12,7 +12,6 @@ from flatmin.data.regression import Regression
 from flatmin.data.samples import Samples
 from flatmin.dynamics.endings import State
 from flatmin.dynamics.measures import LAYER_MEASURES, task
-from flatmin.dynamics.momentum import Momentum
 from flatmin.dynamics.outcome import Outcome
 from flatmin.ledger.evidence import Evidence
 from flatmin.network.ensemble import Ensemble
@@ -30,7 +29,7 @@ def evidence_of(
     scale: Any,
     learning_rate: Any = None,
     names: Any = (),
-    momentum: Momentum | None = None,
+    reach: float = 2.0,
 ) -> Evidence:
     """What an outcome shows. Runs that diverged are left out."""
     regression = problem.regression() if isinstance(problem, Samples) else problem
@@ -58,7 +57,7 @@ def evidence_of(
         final,
         problem if isinstance(problem, Samples) else None,
         names,
-        momentum,
+        reach,
     )
     return runs if kept.all() else runs.some(kept)
 

@@ -46,7 +46,7 @@ def _by_rate(cases: Sequence[Evidence]) -> dict[float, Evidence]:
         runs.some(runs.scale == scale)
         for runs in cases
         if runs.learning_rate is not None
-        and runs.momentum is None
+        and runs.reach == 2.0  # repeated by plain gradient descent
         and runs.initial.architecture.linear
         for scale in np.unique(runs.scale)
     ]

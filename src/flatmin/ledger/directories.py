@@ -21,7 +21,6 @@ from flatmin.data.regression import Regression
 from flatmin.dynamics.endings import State
 from flatmin.dynamics.measures import LAYER_MEASURES, task
 from flatmin.dynamics.methods import method_of
-from flatmin.dynamics.momentum import Momentum
 from flatmin.dynamics.recording import RENAMED
 from flatmin.dynamics.training import FILES
 from flatmin.ledger.collect import LAST
@@ -80,6 +79,8 @@ def _training_evidence(directory: Path) -> Evidence:
     start, end = (_ensemble(architecture, arrays) for arrays in (initial, final))
     settled = words(summary["state"]) == State.SETTLED.value
     rate, sharp = summary["learning_rate"], summary["sharpness"]
+    # Older summaries have no momentum.
+    method = method_of(summary["method"], learning_rate=rate, momentum=summary.get("momentum"))
     scene = task(regression, architecture)
     layers, first = end.layers(), start.layers()
     diverged = summary["state"] == State.DIVERGED.value
@@ -100,18 +101,8 @@ def _training_evidence(directory: Path) -> Evidence:
         None if diverged else end,
         None,
         ["the run"],
-        _momentum(summary),
+        method.reach,
     )
-
-
-def _momentum(summary: dict[str, Any]) -> Momentum | None:
-    """That of the method, if it has one."""
-    beta = summary.get("momentum")
-    if beta is None:
-        return None
-    return method_of(
-        summary["method"], learning_rate=summary["learning_rate"], momentum=beta
-    ).velocity_rule
 
 
 def _number(value: float | None) -> Float:
@@ -195,7 +186,7 @@ def _study_case(study: Study, runs: Sequence[Run], table: Any, records: Sequence
         None,
         data.samples,
         [f"run {run.index}" for run in runs],
-        study.method.with_rates(1.0).velocity_rule,
+        study.method.with_rates(1.0).reach,
     )
 
 

@@ -17,7 +17,6 @@ from flatmin.core.arrays import Float, Yes
 from flatmin.data.regression import Regression
 from flatmin.data.samples import Samples
 from flatmin.dynamics.measures import invariants
-from flatmin.dynamics.momentum import Momentum
 from flatmin.ledger.record import Place
 from flatmin.network.ensemble import Ensemble
 from flatmin.theory.minimal_sharpness import minimal_sharpness
@@ -66,7 +65,8 @@ class Evidence:
     samples: Samples | None = None
     names: Sequence[str] = ()
     """How to call the networks; by number if empty."""
-    momentum: Momentum | None = None
+    reach: float = 2.0
+    """The largest eta S at which a minimiser is stable for the method (`dynamics.methods`)."""
 
     def __len__(self) -> int:
         return len(self.initial)
@@ -78,11 +78,8 @@ class Evidence:
 
     @property
     def edge(self) -> Float | None:
-        """The largest sharpness at which a minimiser is stable; 2/eta without momentum."""
-        if self.learning_rate is None:
-            return None
-        reach = 2.0 if self.momentum is None else self.momentum.reach
-        return np.asarray(reach / self.learning_rate)
+        """The largest sharpness at which a minimiser is stable, 2/eta of gradient descent."""
+        return None if self.learning_rate is None else np.asarray(self.reach / self.learning_rate)
 
     @property
     def depth(self) -> int:

@@ -145,7 +145,7 @@ def _edge_share(
     """S over the edge, of runs that still move midway to their next weights; NaN for flow."""
     value = np.array(final.to_pylist(), dtype=float)
     moving = swinging(outcome) & np.isfinite(rates)
-    middle = midway(problem, outcome, rates, moving, method.velocity_rule)
+    middle = midway(problem, outcome, rates, moving)
     found = [sharpness(problem, one, tolerance=SHARPNESS_TOLERANCE).value for one in _parts(middle)]
     value[moving] = np.concatenate([np.empty(0), *found])
     return value * rates / method.reach
