@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from flatmin.dynamics.advice import advise as advise
     from flatmin.dynamics.descent import descend as descend
     from flatmin.dynamics.flow import flow as flow
+    from flatmin.dynamics.methods import GradientDescent as GradientDescent
+    from flatmin.dynamics.methods import GradientFlow as GradientFlow
+    from flatmin.dynamics.methods import HeavyBall as HeavyBall
+    from flatmin.dynamics.methods import Nesterov as Nesterov
     from flatmin.dynamics.recording import Recording as Recording
     from flatmin.dynamics.training import train as train
     from flatmin.dynamics.working_rates import rate_curve as rate_curve
@@ -44,6 +48,10 @@ _HOMES = {
     "sharpness": "flatmin.curvature",
     "descend": "flatmin.dynamics.descent",
     "flow": "flatmin.dynamics.flow",
+    "GradientDescent": "flatmin.dynamics.methods",
+    "GradientFlow": "flatmin.dynamics.methods",
+    "HeavyBall": "flatmin.dynamics.methods",
+    "Nesterov": "flatmin.dynamics.methods",
     "Recording": "flatmin.dynamics.recording",
     "FlatminError": "flatmin.core.errors",
     "gaussian_samples": "flatmin.data.generators",

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from flatmin.core.arrays import Float, Whole, Yes
 from flatmin.dynamics.endings import State
+from flatmin.dynamics.momentum import Momentum
 from flatmin.dynamics.recording import Trace
 from flatmin.network.ensemble import Ensemble
 
@@ -20,7 +21,8 @@ class Outcome:
     `learned` says which have an excess risk of at most `goal` (or had, of runs that were to end
     there). `period` of an oscillation is 0 if
     none was found; `more_steps` is how many a run that is still learning would need at its present
-    speed, NaN for the others and for gradient flow.
+    speed, NaN for the others and for gradient flow. With
+    `momentum`, `velocity` `[network, P]` is the last one.
     """
 
     ensemble: Ensemble
@@ -35,6 +37,8 @@ class Outcome:
     more_steps: Float
     trace: Trace | None = None
     extras: dict[str, Float] = field(default_factory=dict, repr=False)
+    momentum: Momentum | None = None
+    velocity: Float | None = None
 
     def count(self, state: State) -> int:
         """How many runs ended so."""

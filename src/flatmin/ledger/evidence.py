@@ -65,6 +65,8 @@ class Evidence:
     samples: Samples | None = None
     names: Sequence[str] = ()
     """How to call the networks; by number if empty."""
+    reach: float = 2.0
+    """The largest eta S at which a minimiser is stable for the method (`dynamics.methods`)."""
 
     def __len__(self) -> int:
         return len(self.initial)
@@ -73,6 +75,11 @@ class Evidence:
     def flow(self) -> bool:
         """Whether these are runs of gradient flow."""
         return self.learning_rate is None
+
+    @property
+    def edge(self) -> Float | None:
+        """The largest sharpness at which a minimiser is stable, 2/eta of gradient descent."""
+        return None if self.learning_rate is None else np.asarray(self.reach / self.learning_rate)
 
     @property
     def depth(self) -> int:
