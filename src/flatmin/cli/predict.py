@@ -227,10 +227,12 @@ def _print_table(found: _Answer, others: list[_Answer], wanted: _Wanted) -> None
         ("Eigenvalues of Sigma", f"{eigenvalues}, ratio {number(data.condition_number)}"),
         ("|w*|, norm of the best regressor", number(data.w_star_norm)),
         ("Smallest risk R_min", number(data.risk_min)),
-        ("Depth L, output norm |p|", f"{prediction.depth}, {number(prediction.output_norm)}"),
+        ("Depth L, output norm |p|", f"{prediction.depth}, {number(prediction.output_norm)}")
+        if data.targets == 1
+        else ("Depth L, targets", f"{prediction.depth}, {data.targets}"),
         ("", ""),
         ("S_min, lower bound", number(minimal.lower)),
-        ("S_min, exact", number(prediction.exact) if prediction.exact else "between the bounds"),
+        ("S_min, exact", number(prediction.exact)),
         ("S_min, upper bound", number(minimal.upper)),
     ]
     if prediction.small_init_sharpness is not None:
@@ -283,7 +285,7 @@ def _print_depths(others: list[_Answer]) -> list[str]:
             (
                 depth(other.prediction),
                 number(other.prediction.minimal.lower),
-                number(other.prediction.exact) if other.prediction.exact else "-",
+                number(other.prediction.exact),
                 number(other.prediction.minimal.upper),
                 number(other.prediction.critical_rate),
                 *tested(other),
