@@ -65,6 +65,10 @@ def predict(
         str | None, typer.Option(help="--measure: steps each run may take. Default: 5000 or more.")
     ] = None,
     seed: Annotated[str, typer.Option(help="Seed of the initial weights.")] = "0",
+    certificate: Annotated[
+        str | None,
+        typer.Option(help="Write S_min here with a proof, for `flatmin verify`."),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """How flat the minima can be, above which rate nothing settles, and a rate that works."""
@@ -74,6 +78,7 @@ def predict(
     chosen = options.depth(depth) if depth is not None else compared[0]
     norm = options.number("--output-norm", output_norm)
     path = None if figure is None else options.figure_path(figure)
+    proof = None if certificate is None else options.file_path("--certificate", certificate)
     wanted = _Wanted(
         curve=bool(measure),
         advice=measure is not False,
@@ -105,12 +110,18 @@ def predict(
     ]
     if path is not None:
         _draw(path, found, others, wanted.curve)
+    if proof is not None:
+        from flatmin.theory.certificate import certify
+
+        certify(regression, chosen, norm).write(proof)
     if json:
         _print_json(found, others, wanted)
     else:
         _print_table(found, others, wanted)
         if path is not None:
             print(f"figure: {path}")
+        if proof is not None:
+            print(f"certificate: {proof}")
 
 
 @dataclass(frozen=True, kw_only=True)

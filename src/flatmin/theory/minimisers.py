@@ -12,8 +12,8 @@ rho = t^{-1/(L-1)},
     W_1 = t^{-1/2} O_1' U'P*,      W_k = rho^{-1/2} O_k' O_{k-1},      W_L = rho^{-1/2} U O_{L-1},
 
 and the non-zero spectrum is that of 2 (t Sigma + (L-1) rho Q'Q), r times, and of 2 rho Q'Q, once
-for each output direction outside U. Hidden layers narrower than r reach no P of rank r: what is called
-a minimiser here does not exist for them, and how flat their best points can be is not known.
+for each output direction outside U. Hidden layers narrower than r reach no P of rank r: what is
+called a minimiser here does not exist for them, and how flat their best points can be is not known.
 """
 
 from __future__ import annotations
