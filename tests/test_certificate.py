@@ -92,6 +92,7 @@ def test_what_is_false_is_not_proved(seed):
     for nothing in (np.zeros_like(found.x), np.full_like(found.x, 1e-320)):
         assert not replace(found, x=nothing, lower=5e-324, upper=1e-300).verify()
     assert not replace(found, t=5e-324).proves_upper()
+    assert not replace(found, factor=1e300 * found.factor, t=1e300).proves_upper()
 
 
 def test_a_regressor_that_misses_the_top_of_sigma():
