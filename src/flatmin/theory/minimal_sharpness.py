@@ -204,29 +204,30 @@ def _secular_terms(regression: Regression) -> tuple[Float, Float]:
     """z_i^2 / Lam and gap_i = 1 - lambda_i / Lam in the eigenbasis of Sigma."""
     if regression.targets != 1:
         raise SettingError(f"this formula is for one target, got {regression.targets}")
-    factor, gaps = _secular_factor(regression)
-    return factor[0] ** 2, gaps
+    rows, ratio = _in_eigenbasis(regression)
+    return ratio * rows[0] ** 2, np.maximum(1.0 - ratio, 0.0)
 
 
-def _secular_factor(regression: Regression) -> tuple[Float, Float]:
-    """Q / (sqrt(Lam) |P*|) in the eigenbasis of Sigma, with no more rows than columns; the gaps."""
-    ratio = regression.eigenvalues / regression.largest_eigenvalue
-    unit = np.atleast_2d((regression.w_star / regression.w_star_norm).T)
-    factor: Float = (unit @ regression.eigenvectors) * np.sqrt(ratio)
-    if len(factor) > regression.d:
-        factor = np.asarray(np.linalg.qr(factor, mode="r"))
-    return factor, np.maximum(1.0 - ratio, 0.0)
+def _in_eigenbasis(regression: Regression) -> tuple[Float, Float]:
+    """P* / |P*| in the eigenbasis of Sigma, with no more rows than columns, and lambda_i / Lam."""
+    rows = np.atleast_2d(
+        (regression.eigenvectors.T @ (regression.w_star / regression.w_star_norm)).T
+    )
+    if len(rows) > regression.d:
+        rows = np.asarray(np.linalg.qr(rows, mode="r"))
+    return rows, regression.eigenvalues / regression.largest_eigenvalue
 
 
 def _weights(regression: Regression) -> tuple[Callable[[float], Float], Float]:
     """delta -> z_i^2 / Lam of the output direction with the largest g, and the gaps."""
-    factor, gaps = _secular_factor(regression)
+    rows, ratio = _in_eigenbasis(regression)
+    gaps = np.maximum(1.0 - ratio, 0.0)
 
     def weights(delta: float) -> Float:
-        direction = factor[0]
-        if len(factor) > 1:
-            direction = np.linalg.eigh((factor / (gaps + delta)) @ factor.T)[1][:, -1] @ factor
-        return np.asarray(direction**2)
+        direction = rows[0]
+        if len(rows) > 1:
+            direction = np.linalg.eigh((rows * (ratio / (gaps + delta))) @ rows.T)[1][:, -1] @ rows
+        return np.asarray(ratio * direction**2)
 
     return weights, gaps
 
@@ -248,9 +249,9 @@ def _best_delta(weights: Callable[[float], Float], gaps: Float, depth: int) -> f
 
 def _bounds_of_several(regression: Regression, depth: int) -> tuple[float, float]:
     """2 L (u'Sigma u)^{1/L} s^{2-2/L} and 2 L Lam^{1/L} s^{2-2/L}, in the eigenbasis of Sigma."""
-    factor, gaps = _secular_factor(regression)
-    _, values, right = np.linalg.svd(factor, full_matrices=False)
+    rows, ratio = _in_eigenbasis(regression)
+    _, values, right = np.linalg.svd(rows * np.sqrt(ratio), full_matrices=False)
     upper = 2.0 * depth * regression.largest_eigenvalue * balanced_scale(regression, depth)
     upper *= float(values[0]) ** (2.0 - 2.0 / depth)
-    share = float(np.sum((1.0 - gaps) * right[0] ** 2))
+    share = float(np.sum(ratio * right[0] ** 2))
     return upper * share ** (1.0 / depth), upper
