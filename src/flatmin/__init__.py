@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from flatmin.network.architecture import Architecture as Architecture
     from flatmin.network.ensemble import Ensemble as Ensemble
     from flatmin.network.initialisation import initialise as initialise
+    from flatmin.theory.certificate import certify as certify
     from flatmin.theory.flattest_depth import flattest_depth as flattest_depth
     from flatmin.theory.minimal_sharpness import minimal_sharpness as minimal_sharpness
     from flatmin.theory.minimisers import flattest_minimiser as flattest_minimiser
@@ -65,6 +66,7 @@ _HOMES = {
     "Samples": "flatmin.data.samples",
     "read_regression": "flatmin.data.regression",
     "read_samples": "flatmin.data.samples",
+    "certify": "flatmin.theory.certificate",
     "flattest_depth": "flatmin.theory.flattest_depth",
     "minimal_sharpness": "flatmin.theory.minimal_sharpness",
     "flattest_minimiser": "flatmin.theory.minimisers",

@@ -21,7 +21,7 @@ METAVARS = {
     **dict.fromkeys(_NUMBER, "NUMBER"),
     **dict.fromkeys(_NAME, "NAME"),
     **dict.fromkeys(("target", "features", "drop", "one_hot", "x", "y", "by"), "COLUMN"),
-    **dict.fromkeys(("figure", "results"), "FILE"),
+    **dict.fromkeys(("figure", "results", "certificate"), "FILE"),
     **dict.fromkeys(("out", "figures"), "FOLDER"),
     "depths": "N,N,...",
     "learning_rate": "RATE",

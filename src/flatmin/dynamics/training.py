@@ -27,6 +27,7 @@ from flatmin.network.architecture import Architecture
 from flatmin.network.ensemble import Ensemble
 from flatmin.network.initialisation import DEFAULT_INIT, DEFAULT_SCALE, initialise
 from flatmin.theory.minimal_sharpness import CONVENTION
+from flatmin.theory.minimisers import product_rank
 from flatmin.theory.prediction import predict
 
 RECORDS = 200
@@ -281,7 +282,7 @@ def train(
         progress=progress,
     )
     least = None
-    if regression.targets == 1:
+    if regression.targets == 1 or min(architecture.widths) >= product_rank(regression):
         least = predict(regression, architecture.depth, architecture.output_norm).exact
     last = sharpness(problem, outcome.ensemble)[0]
     return Training(
