@@ -5,7 +5,6 @@ from __future__ import annotations
 import mpmath
 import numpy as np
 import pytest
-from scipy.stats import binomtest
 
 from flatmin.core.errors import SettingError
 from flatmin.core.seeds import generator
@@ -15,7 +14,6 @@ from flatmin.ledger.lemma_3 import (
     Curve,
     Lemma3Table,
     Status,
-    confidence_interval,
     lemma_3,
     network_count,
 )
@@ -122,15 +120,6 @@ def test_a_pushed_value_is_reached_inside_the_ball() -> None:
                 value = np.linalg.svd(product, compute_uv=False)[which]
                 assert sign * value >= sign * found[network, i] - 1e-12
         assert (sign * np.diff(found, axis=1) > 0).all()
-
-
-@pytest.mark.parametrize(("failures", "draws"), [(0, 10), (10, 10), (3, 17), (1, 2000)])
-def test_confidence_limits_against_scipy(failures: int, draws: int) -> None:
-    expected = binomtest(failures, draws).proportion_ci(0.95, method="exact")
-    low, high = confidence_interval(failures, draws)
-    # SciPy finds its limits by bisection to 2e-12, the default of `brentq`.
-    assert low == pytest.approx(expected.low, abs=4e-12)
-    assert high == pytest.approx(expected.high, abs=4e-12)
 
 
 def test_networks_that_fail_are_among_those_that_may(table: Lemma3Table) -> None:

@@ -30,10 +30,9 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
-from scipy.stats import beta
 
 from flatmin.core.arrays import Float
+from flatmin.core.statistics import share_interval
 from flatmin.ledger.lemma_3_draws import (
     STATEMENT,
     Bool,
@@ -53,18 +52,6 @@ US = tuple(round(0.05 * i, 2) for i in range(1, 21)) + tuple(
     round(1.0 + 0.1 * i, 1) for i in range(1, 41)
 )
 """0.05..1 in steps of 0.05, then up to 5 in steps of 0.1: from 4.08 on every bound is below 1."""
-CONFIDENCE = 0.95
-
-
-def confidence_interval(
-    failures: ArrayLike, draws: int, confidence: float = CONFIDENCE
-) -> tuple[Float, Float]:
-    """Clopper and Pearson's exact limits of a probability seen `failures` times in `draws`."""
-    seen, tail = np.asarray(failures), (1.0 - confidence) / 2.0
-    low = np.where(seen == 0, 0.0, beta.ppf(tail, np.maximum(seen, 1), draws - seen + 1))
-    left = np.maximum(draws - seen, 1)
-    high = np.where(seen == draws, 1.0, beta.ppf(1.0 - tail, seen + 1, left))
-    return low, high
 
 
 class Status(StrEnum):
@@ -109,12 +96,12 @@ class Curve:
     @cached_property
     def low(self) -> Float:
         """Lower confidence limit, from the networks that fail."""
-        return confidence_interval(self.at_least, self.draws)[0]
+        return np.array([share_interval(int(k), self.draws)[0] for k in self.at_least])
 
     @cached_property
     def high(self) -> Float:
         """Upper confidence limit, from the networks that may fail."""
-        return confidence_interval(self.at_most, self.draws)[1]
+        return np.array([share_interval(int(k), self.draws)[1] for k in self.at_most])
 
     @cached_property
     def status(self) -> list[Status]:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from flatmin.core.arrays import Float, Yes
+from flatmin.core.statistics import mean_half_width
 from flatmin.ledger.evidence import Evidence
 from flatmin.ledger.invariants import largest_error, largest_error_of
 from flatmin.ledger.lacks import lacks
@@ -256,7 +257,7 @@ def _doubling(
     for i in range(2, len(x)):
         rise = gaps[i - 1] / gaps[i - 2] * (x[i - 1] - x[i - 2])
         limit = x[i - 1] + rise if means[i - 1] > means[i - 2] else x[i - 2]
-        bound[i], room[i] = limit.mean(), _half_width(x[i] - limit)
+        bound[i], room[i] = limit.mean(), mean_half_width(x[i] - limit, 0.99)
     listed = ", ".join(f"{mean:.4g} at {size}" for size, mean in zip(sizes, means, strict=True))
     return compare(
         statement,
@@ -275,13 +276,3 @@ def _doubling(
         error=error,
         note=f"constant measured: {name}: {listed}",
     )
-
-
-def _half_width(values: Float) -> float:
-    """Half of the 99 % confidence interval of a mean; 0 if there is one value only."""
-    from scipy.stats import t
-
-    count = len(values)
-    if count < 2:
-        return 0.0
-    return float(t.ppf(0.995, count - 1) * np.std(values, ddof=1) / np.sqrt(count))

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from flatmin.core.statistics import median_interval
 from flatmin.data.regression import Regression
 from flatmin.theory.minimal_sharpness import (
     corollary_2_bound,
@@ -78,21 +79,6 @@ def between(
     """A claim that a number lies in an interval."""
     expected = f"{low:.4g} to {high:.4g}"
     return judge(id, figure, statement, expected, "none", measured, low <= measured <= high)
-
-
-def median_interval(values: Any) -> tuple[float, float]:
-    """The 95 % interval of a median between two of the values in order, whatever they follow.
-
-    The k-th smallest lies above the median with probability P(Bin(n, 1/2) < k): k is the largest
-    for which that is at most 2.5 %. Fewer than FEWEST values leave the median open.
-    """
-    from scipy.stats import binom
-
-    ordered = np.sort(np.asarray(values, dtype=float))
-    k = int(binom.ppf(0.025, len(ordered), 0.5)) if len(ordered) else 0
-    if k < 1:
-        return -np.inf, np.inf
-    return float(ordered[k - 1]), float(ordered[-k])
 
 
 def median_between(

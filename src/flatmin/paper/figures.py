@@ -23,6 +23,7 @@ from flatmin.core.figures import (
     new_figure,
     plain_log_ticks,
 )
+from flatmin.core.statistics import mean_half_width, share_band
 from flatmin.data.regression import Regression
 from flatmin.dynamics.figures import draw_trace
 from flatmin.paper.claims import gap_line, gap_points
@@ -50,14 +51,11 @@ def band(rows: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
 
     Fewer than three values have no interval.
     """
-    from scipy.stats import t as student
-
     kept = rows[[x, y]].dropna()
     logs = np.log(kept[y].clip(lower=_SMALLEST))
     groups = logs.groupby(kept[x])
     count, mean = groups.count(), groups.mean()
-    error = groups.std(ddof=1).fillna(0.0) / np.sqrt(count)
-    width = (error * student.ppf(0.975, np.maximum(count - 1, 1))).where(count >= 3, 0.0)
+    width = groups.agg(mean_half_width).where(count >= 3, 0.0)
     low, high = np.exp(mean - width), np.exp(mean + width)
     return pd.DataFrame({"mean": np.exp(mean), "low": low, "high": high, "count": count})
 
@@ -145,8 +143,6 @@ def sharpness_figure(
 
 def divergence_figure(rows: pd.DataFrame) -> Figure:
     """3, 5: share of diverged runs against initial scale, with 95 % Wilson intervals."""
-    from scipy.stats import binomtest
-
     figure, (panel,) = new_figure(1, width=6.6, height=4.2)
     rates, scales = _rates(rows), np.sort(rows["scale"].unique())
     # Side by side within half of the way from scale to scale, so that intervals do not overlap.
@@ -155,17 +151,13 @@ def divergence_figure(rows: pd.DataFrame) -> Figure:
         groups = (rows["state"] == "diverged")[rows["learning_rate"] == rate].groupby(rows["scale"])
         count, size = groups.sum(), groups.count()
         share = count / size
-        intervals = [
-            binomtest(int(k), int(n)).proportion_ci(method="wilson")
-            for k, n in zip(count, size, strict=True)
-        ]
+        intervals = [share_band(int(k), int(n)) for k, n in zip(count, size, strict=True)]
         x = share.index + (i - (len(rates) - 1) / 2) * 0.5 * between / len(rates)
         panel.plot(
             x, share, marker=_MARKERS[i], ms=4, lw=1, color=_COLOURS[i], label=f"rate {rate:g}"
         )
         panel.vlines(
-            x, [one.low for one in intervals], [one.high for one in intervals],
-            color=_COLOURS[i], lw=1.6, alpha=0.35,
+            x, *zip(*intervals, strict=True), color=_COLOURS[i], lw=1.6, alpha=0.35,
         )  # fmt: skip
     panel.set(xlabel="scale of initialisation", ylabel="share of runs that diverged")
     panel.set_ylim(-0.03, 1.03)
