@@ -26,7 +26,7 @@ from flatmin.core.figures import (
 from flatmin.core.statistics import mean_half_width, share_band
 from flatmin.data.regression import Regression
 from flatmin.dynamics.figures import draw_trace
-from flatmin.paper.claims import gap_line, gap_points
+from flatmin.paper.measures import finished, gap_line, gap_points
 from flatmin.theory.minimal_sharpness import (
     corollary_2_bound,
     critical_learning_rate,
@@ -84,16 +84,12 @@ def _rates(rows: pd.DataFrame) -> list[float]:
     return sorted(rows["learning_rate"].unique())
 
 
-def _finished(rows: pd.DataFrame) -> pd.DataFrame:
-    return rows[rows["state"] != "diverged"]
-
-
 def distance_figure(rows: pd.DataFrame) -> Figure:
     """1a, 4a: |w - w*|^2 after training against initial scale, one line per rate."""
     figure, (panel,) = new_figure(1, width=6.0, height=4.2)
     draw_means(panel, rows, "scale", "initial_distance", "initialisation", BLACK, "x")
     for i, rate in enumerate(_rates(rows)):
-        kept = _finished(rows[rows["learning_rate"] == rate])
+        kept = finished(rows[rows["learning_rate"] == rate])
         draw_means(panel, kept, "scale", "distance", f"rate {rate:g}", _COLOURS[i], _MARKERS[i])
     panel.set(xlabel="scale of initialisation", ylabel="squared distance |w - w*|²", yscale="log")
     figure.legend(frameon=False, fontsize=8, ncols=3, loc="outside upper center")
@@ -108,7 +104,7 @@ def sharpness_figure(
     first = draw_means(panel, rows, "scale", "initial_sharpness", "initialisation", BLACK, "x")
     shown = [*first["mean"]]
     for i, rate in enumerate(r for r in _rates(rows) if r < 0.09):
-        kept = _finished(rows[rows["learning_rate"] == rate])
+        kept = finished(rows[rows["learning_rate"] == rate])
         colour = _COLOURS[i]
         table = draw_means(panel, kept, "scale", "sharpness", f"rate {rate:g}", colour, _MARKERS[i])
         panel.axhline(2.0 / rate, color=colour, ls="--", lw=1)
@@ -186,7 +182,7 @@ def depth_figure(rows: pd.DataFrame, data: Regression) -> Figure:
     """2: distance against rate, one line per depth, with both predictions of the threshold."""
     figure, (panel,) = new_figure(1, width=7.0, height=4.2)
     for i, depth in enumerate(sorted(rows["depth"].unique())):
-        kept = _finished(rows[rows["depth"] == depth])
+        kept = finished(rows[rows["depth"] == depth])
         colour = _COLOURS[i]
         draw_means(panel, kept, "learning_rate", "distance", f"L = {depth}", colour, _MARKERS[i])
         panel.axvline(critical_learning_rate(data, int(depth)), color=colour, ls="-", lw=1)
