@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flatmin.core.plain import json_text
+
 if TYPE_CHECKING:
     from flatmin.paper.report import Report
 
@@ -31,9 +33,7 @@ def reproduce(
     with _progress(quiet=json) as say:
         report = run(directory, figures or (), preset, beyond, say)
     if json:
-        from json import dumps
-
-        print(dumps(report.as_dict(), indent=2, allow_nan=False))
+        print(json_text(report.as_dict()))
     else:
         _print_report(report, directory)
     if report.count(FAILS):

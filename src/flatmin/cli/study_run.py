@@ -12,6 +12,7 @@ import typer
 
 from flatmin.cli import options
 from flatmin.core.errors import SettingError
+from flatmin.core.plain import json_text
 
 if TYPE_CHECKING:
     from flatmin.study.runner import Status, Summary
@@ -55,9 +56,7 @@ def run(
     except KeyboardInterrupt:
         _leave(out)
     if json:
-        from json import dumps
-
-        print(dumps(_as_dict(summary), indent=2, allow_nan=False))
+        print(json_text(summary))
     else:
         _print_table(summary)
     if summary.failures:
@@ -123,12 +122,6 @@ def _counts(status: Status) -> str:
     if status.failed:
         words.append(f"{status.failed} shards failed")
     return ", ".join(words)
-
-
-def _as_dict(summary: Summary) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return asdict(summary) | {"directory": str(summary.directory)}
 
 
 def _print_table(summary: Summary) -> None:

@@ -7,13 +7,14 @@ are too few to tell, the claim is undecided and says what it needs.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from operator import ge, gt, le, lt
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from flatmin.core.plain import Plain
 from flatmin.core.statistics import median_interval
 from flatmin.data.regression import Regression
 from flatmin.paper.measures import PAPER_SLOPE, PAPER_SLOPE_ERROR, finished, gap_line
@@ -37,7 +38,7 @@ SHARE_RUNS = 10
 
 
 @dataclass(frozen=True)
-class Claim:
+class Claim(Plain):
     """One statement about a figure, what it expects, what was measured, and the verdict.
 
     `needs` is what would decide an undecided claim.
@@ -51,10 +52,6 @@ class Claim:
     tolerance: str
     verdict: str
     needs: str = ""
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
 
 
 def judge(
