@@ -95,15 +95,15 @@ def test_the_room_of_a_minimiser_covers_what_its_risk_explains(depth: int, p: fl
     found = sharpness(data, ensemble, tolerance=1e-12)
     count = len(moved)
     runs = Evidence(
-        data,
-        ensemble,
-        "gaussian",
-        np.ones(count),
-        np.ones(count, dtype=bool),
-        np.ones(count),
-        measures.excess_risk(measures.error_of_map(ensemble.layers(), scene), scene),
-        found.value,
-        found.residual,
+        regression=data,
+        initial=ensemble,
+        init="gaussian",
+        scale=np.ones(count),
+        settled=np.ones(count, dtype=bool),
+        steps=np.ones(count),
+        excess=measures.excess_risk(measures.error_of_map(ensemble.layers(), scene), scene),
+        sharpness=found.value,
+        residual=found.residual,
     )
     short = least - found.value
     assert (short <= runs.minimiser_room).all()

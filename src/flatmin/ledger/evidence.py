@@ -36,7 +36,7 @@ def initial_epsilon(layers: Sequence[Float]) -> Float:
     return np.asarray(3.0 * largest + 2.0 * np.sum(defects, axis=0))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Evidence:
     """Runs by gradient flow, or by gradient descent if there is a `learning_rate`.
 
@@ -257,16 +257,10 @@ class Evidence:
         return "the end"
 
 
-_PER_NETWORK = [
-    "scale",
-    "settled",
-    "steps",
-    "excess",
-    "sharpness",
-    "residual",
-    "learning_rate",
-    "error",
-]
+_PER_NETWORK = (
+    *("scale", "settled", "steps", "excess", "sharpness", "residual"),
+    *("learning_rate", "error"),
+)
 
 
 def _some(ensemble: Ensemble, chosen: Yes) -> Ensemble:
