@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,7 +10,7 @@ from flatmin.data.regression import Regression
 from flatmin.ledger.evidence import EPSILON, Evidence
 from flatmin.ledger.invariants import largest_error
 from flatmin.ledger.lacks import lacks
-from flatmin.ledger.record import Record, compare, not_applicable
+from flatmin.ledger.record import Record, compare, not_applicable, sandwich
 
 
 def lemma_8(runs: Evidence) -> list[Record]:
@@ -28,19 +26,16 @@ def lemma_8(runs: Evidence) -> list[Record]:
     largest = runs.regression.largest_eigenvalue
     room = runs.gradient_error(gradient[:, :, 0], layers=False)
     room = room + 4.0 * largest * runs.risk_error(excess)
-    common: dict[str, Any] = {
-        "hypothesis": "linear network",
-        "place": runs.place("record", "network"),
-        "network_axis": 1,
-        "room": room,
-    }
-    low, high = runs.regression.smallest_eigenvalue, largest
-    records = [
-        compare("lemma-8", 4.0 * low * excess, squares, measured="larger", part="lower", **common),
-        compare(
-            "lemma-8", squares, 4.0 * high * excess, measured="smaller", part="upper", **common
-        ),
-    ]
+    records = sandwich(
+        "lemma-8",
+        4.0 * runs.regression.smallest_eigenvalue * excess,
+        squares,
+        4.0 * largest * excess,
+        hypothesis="linear network",
+        place=runs.place("record", "network"),
+        network_axis=1,
+        room=room,
+    )
     return records + _identity(runs)
 
 
@@ -82,21 +77,17 @@ def gradient_sandwich(runs: Evidence) -> list[Record]:
         names = ["excess_risk", "layer_gradient", "gradient_floor", "gradient_ceiling"]
         why = lacks(runs, measured=names)
         return [not_applicable("gradient-sandwich", "linear network", "not measured", why=why)]
-    common: dict[str, Any] = {
-        "hypothesis": "linear network",
-        "place": runs.place("record", "network", "layer"),
-        "network_axis": 1,
+    return sandwich(
+        "gradient-sandwich",
+        floor**2,
+        gradient**2,
+        ceiling**2,
+        hypothesis="linear network",
+        place=runs.place("record", "network", "layer"),
+        network_axis=1,
         # Both sides hold the same error of w.
-        "room": 2.0 * runs.gradient_error(gradient),
-    }
-    return [
-        compare(
-            "gradient-sandwich", floor**2, gradient**2, measured="larger", part="lower", **common
-        ),
-        compare(
-            "gradient-sandwich", gradient**2, ceiling**2, measured="smaller", part="upper", **common
-        ),
-    ]
+        room=2.0 * runs.gradient_error(gradient),
+    )
 
 
 def a1(runs: Evidence) -> tuple[Yes, str]:

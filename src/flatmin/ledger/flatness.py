@@ -12,7 +12,7 @@ from flatmin.dynamics.measures import error_of_map, task
 from flatmin.ledger.evidence import EPSILON, Evidence
 from flatmin.ledger.invariants import largest_error
 from flatmin.ledger.lacks import lacks
-from flatmin.ledger.record import Record, compare, not_applicable
+from flatmin.ledger.record import Record, compare, not_applicable, sandwich
 from flatmin.network.ensemble import Ensemble
 from flatmin.theory.minimal_sharpness import minimal_sharpness
 from flatmin.theory.minimisers import flattest_minimiser as flattest
@@ -65,20 +65,18 @@ def _bounds(statement: str, runs: Evidence, hypothesis: str, met: bool) -> list[
     if not runs.one_output:
         return [not_applicable(statement, hypothesis, why=lacks(runs, one_output=True))]
     found = minimal_sharpness(runs.regression, runs.depth, runs.output_norm)
-    common: dict[str, Any] = {
-        "hypothesis": hypothesis,
-        "applies": [met],
-        "room": 100.0 * EPSILON * found.exact,
-        "place": lambda index: f"depth {runs.depth}",
-        "x": [runs.depth],
-        "x_name": "depth L",
-    }
-    return [
-        compare(statement, [found.lower], [found.exact], measured="larger", part="lower", **common),
-        compare(
-            statement, [found.exact], [found.upper], measured="smaller", part="upper", **common
-        ),
-    ]
+    return sandwich(
+        statement,
+        [found.lower],
+        [found.exact],
+        [found.upper],
+        hypothesis=hypothesis,
+        applies=[met],
+        room=100.0 * EPSILON * found.exact,
+        place=lambda index: f"depth {runs.depth}",
+        x=[runs.depth],
+        x_name="depth L",
+    )
 
 
 def _frobenius(runs: Evidence) -> Float | None:

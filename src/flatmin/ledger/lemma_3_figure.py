@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flatmin.core.arrays import Float
-from flatmin.core.figures import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, SKY, plain_log_ticks
+from flatmin.core.figures import (
+    BLACK,
+    BLUE,
+    GREEN,
+    ORANGE,
+    PURPLE,
+    RED,
+    SKY,
+    new_figure,
+    plain_log_ticks,
+)
 from flatmin.ledger.lemma_3 import Curve, Lemma3Table
 
 if TYPE_CHECKING:
@@ -49,14 +59,8 @@ def lemma_3_figure(table: Lemma3Table) -> Figure:
 
 def _grid(count: int) -> tuple[Figure, list[Axes]]:
     """Panels in two columns, the last one at the end."""
-    from matplotlib.figure import Figure as NewFigure
-
     rows = -(-count // 2)
-    figure = NewFigure(figsize=(9.0, 3.6 * rows + 0.9), layout="constrained")
-    axes: Any = figure.subplots(rows, 2, squeeze=False)
-    panels = list(axes.ravel())
-    for panel in panels:
-        panel.spines[["top", "right"]].set_visible(False)
+    figure, panels = new_figure(2, 9.0, 3.6 * rows + 0.9, rows)
     for panel in panels[count:]:
         panel.remove()
     return figure, panels[:count]

@@ -168,6 +168,16 @@ def compare(
     )
 
 
+def sandwich(
+    statement: str, low: ArrayLike, value: ArrayLike, high: ArrayLike, **common: Any
+) -> list[Record]:
+    """The records of low <= value <= high, parts "lower" and "upper", by `compare`."""
+    return [
+        compare(statement, low, value, measured="larger", part="lower", **common),
+        compare(statement, value, high, measured="smaller", part="upper", **common),
+    ]
+
+
 def not_applicable(statement: str, hypothesis: str, at: str = "", **fields: Any) -> Record:
     """The record of a statement whose hypotheses are not met, without numbers; see `Record.why`."""
     return Record(statement, hypothesis, Verdict.NOT_APPLICABLE, None, None, None, at, **fields)

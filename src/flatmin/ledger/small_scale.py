@@ -14,7 +14,7 @@ from flatmin.ledger.convergence import a1
 from flatmin.ledger.evidence import EPSILON, Evidence
 from flatmin.ledger.invariants import largest_error, largest_error_of
 from flatmin.ledger.lacks import lacks
-from flatmin.ledger.record import Record, compare, not_applicable
+from flatmin.ledger.record import Record, compare, not_applicable, sandwich
 from flatmin.theory.minimal_sharpness import corollary_2_bound
 from flatmin.theory.minimal_sharpness import vanishing_scale_limit as limit_of
 
@@ -54,20 +54,19 @@ def corollary_1(runs: Evidence) -> list[Record]:
         return [not_applicable("corollary-1", HYPOTHESIS, why=_lacking(runs, "spectral_norm"))]
     meets, words, why = assumptions(runs)
     norm, share = runs.regression.w_star_norm, 1.0 / runs.depth
-    common: dict[str, Any] = {
-        "hypothesis": words,
-        "why": why,
-        "applies": meets[:, None],
-        "place": runs.place("network", "layer"),
-        "flow_only": not runs.flow,
-        "error": largest_error(runs),
-        "note": "at the end of training",
-    }
-    low, high = (norm / 2.0) ** share, (2.0 * norm) ** share
-    return [
-        compare("corollary-1", low, norms, measured="larger", part="lower", **common),
-        compare("corollary-1", norms, high, measured="smaller", part="upper", **common),
-    ]
+    return sandwich(
+        "corollary-1",
+        (norm / 2.0) ** share,
+        norms,
+        (2.0 * norm) ** share,
+        hypothesis=words,
+        why=why,
+        applies=meets[:, None],
+        place=runs.place("network", "layer"),
+        flow_only=not runs.flow,
+        error=largest_error(runs),
+        note="at the end of training",
+    )
 
 
 def corollary_2(runs: Evidence) -> list[Record]:
