@@ -18,7 +18,7 @@ def lemma_8(runs: Evidence) -> list[Record]:
 
     4 lam (R - R_min) <= |grad R^1(w)|^2 <= 4 Lam (R - R_min).
     """
-    gradient, excess = runs.trace.get("map_gradient"), runs.risk
+    gradient, excess = runs.trace.get("map_gradient"), runs.excess_risk
     if gradient is None or excess is None:
         why = lacks(runs, measured=["excess_risk", "map_gradient"])
         return [not_applicable("lemma-8", "linear network", "not measured", why=why)]
@@ -41,9 +41,9 @@ def lemma_8(runs: Evidence) -> list[Record]:
 
 def _identity(runs: Evidence) -> list[Record]:
     """The identity of Lemma 8 at the initial weights, from the rows themselves."""
-    if runs.samples is None or runs.risk is None:
+    if runs.samples is None or runs.excess_risk is None:
         return []
-    excess = runs.risk[0]
+    excess = runs.excess_risk[0]
     from flatmin.dynamics.measures import error_of_map, task
 
     error = error_of_map(runs.layers, task(runs.regression, runs.initial.architecture))
@@ -71,7 +71,7 @@ def gradient_sandwich(runs: Evidence) -> list[Record]:
     4 lam |p|^2 smin(Pi_{L:k+1})^2 smin(Pi_{k-1:1})^2 (R - R_min)  <=  |grad_k|_F^2
                              <=  4 Lam |p|^2 |Pi_{L:k+1}|^2 |Pi_{k-1:1}|^2 (R - R_min).
     """
-    gradient, excess = runs.trace.get("layer_gradient"), runs.risk
+    gradient, excess = runs.trace.get("layer_gradient"), runs.excess_risk
     floor, ceiling = runs.trace.get("gradient_floor"), runs.trace.get("gradient_ceiling")
     if gradient is None or floor is None or ceiling is None or excess is None:
         names = ["excess_risk", "layer_gradient", "gradient_floor", "gradient_ceiling"]
@@ -92,10 +92,10 @@ def gradient_sandwich(runs: Evidence) -> list[Record]:
 
 def a1(runs: Evidence) -> tuple[Yes, str]:
     """(A1): R(W(0)) <= R_0 and grad R(W(0)) != 0; which runs meet it, and the numbers."""
-    assert runs.risk is not None
-    excess, gradient = runs.risk[0], runs.trace["gradient"][0]
+    assert runs.excess_risk is not None
+    excess, gradient = runs.excess_risk[0], runs.trace["gradient"][0]
     # A layer that is 0 gives R(W(0)) = R_0 up to rounding.
-    low = excess <= runs.excess_at_zero + np.ravel(runs.risk_error(runs.risk)[0])
+    low = excess <= runs.excess_at_zero + np.ravel(runs.risk_error(runs.excess_risk)[0])
     meets = low & (gradient > 0.0)
     ratio = float(np.max(excess)) / runs.excess_at_zero
     words = f"(A1) (R(W(0)) - R_min)/(R_0 - R_min) = {ratio:.6g} <= 1, gradient not 0"
@@ -145,7 +145,7 @@ def theorem_3(runs: Evidence) -> list[Record]:
     if not runs.plain or time is None or not {"excess_risk", "gradient"} <= set(runs.trace):
         why = lacks(runs, plain=True, measured=["excess_risk", "gradient"])
         return [not_applicable("theorem-3", hypothesis, "not measured along flow", why=why)]
-    excess, gradient = runs.risk, runs.trace["gradient"]
+    excess, gradient = runs.excess_risk, runs.trace["gradient"]
     assert excess is not None
     meets, words = a1(runs)
     mu = np.full(len(runs), np.nan)
@@ -194,8 +194,8 @@ def lemma_7(runs: Evidence) -> list[Record]:
     if runs.time is None or not {"excess_risk", "gradient", "gradient_floor"} <= set(runs.trace):
         why = lacks(runs, measured=["excess_risk", "gradient", "gradient_floor"])
         return [not_applicable("lemma-7", hypothesis, "not measured along flow", why=why)]
-    assert runs.risk is not None
-    gone = runs.risk <= 0.5 * runs.risk[0]
+    assert runs.excess_risk is not None
+    gone = runs.excess_risk <= 0.5 * runs.excess_risk[0]
     records = [_decay(runs, np.zeros(len(runs), dtype=int), "from the start")]
     if gone.any(axis=0).all():
         records.append(_decay(runs, np.argmax(gone, axis=0), "from half the risk"))
@@ -210,7 +210,7 @@ def _held(values: Float) -> Float:
 
 def _decay(runs: Evidence, start: NDArray[np.int_], part: str) -> Record:
     """Lemma 7 from record `start` of each network on."""
-    excess, gradient, time = runs.risk, runs.trace["gradient"], runs.time
+    excess, gradient, time = runs.excess_risk, runs.trace["gradient"], runs.time
     assert excess is not None
     assert time is not None
     networks = np.arange(len(runs))

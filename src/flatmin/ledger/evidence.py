@@ -160,7 +160,7 @@ class Evidence:
         return np.asarray(near + share * (self.sharpness + near))
 
     @cached_property
-    def risk(self) -> Float | None:
+    def excess_risk(self) -> Float | None:
         """R - R_min along the run; what rounding has made negative is 0."""
         return np.maximum(self.trace["excess_risk"], 0.0) if "excess_risk" in self.trace else None
 

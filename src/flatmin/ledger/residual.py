@@ -133,9 +133,9 @@ def _near(runs: Evidence) -> Yes:
     C_4 is not given; this much is needed. At a critical point that is no minimiser the map lacks a
     direction of P* Sigma^{1/2}, which costs at least its smallest singular value squared.
     """
-    if runs.risk is None:
+    if runs.excess_risk is None:
         return np.zeros(len(runs), dtype=bool)
-    return np.asarray(runs.risk[0] < _lowest_saddle(runs))
+    return np.asarray(runs.excess_risk[0] < _lowest_saddle(runs))
 
 
 def _lowest_saddle(runs: Evidence) -> float:
@@ -145,10 +145,10 @@ def _lowest_saddle(runs: Evidence) -> float:
 
 def _not_near(runs: Evidence) -> str:
     """Why no run begins below every saddle."""
-    if runs.risk is None:
+    if runs.excess_risk is None:
         return lacks(runs, measured=["excess_risk"])
     below = f"R(W(0)) - R_min below every saddle's, {_lowest_saddle(runs):.3g}"
-    return f"{below} (here {np.min(runs.risk[0]):.3g} or more)"
+    return f"{below} (here {np.min(runs.excess_risk[0]):.3g} or more)"
 
 
 def _residual(cases: Sequence[Evidence], one_output: bool) -> list[Evidence]:
@@ -166,11 +166,11 @@ def _residual(cases: Sequence[Evidence], one_output: bool) -> list[Evidence]:
 def _hypothesis(cases: Sequence[Evidence]) -> str:
     """The hypothesis with the number that must be small: C_4 is not given in numbers."""
     ratios = [
-        float(np.max(runs.risk[0]))
+        float(np.max(runs.excess_risk[0]))
         * runs.regression.largest_eigenvalue
         / (runs.regression.smallest_eigenvalue * runs.output_norm) ** 2
         for runs in cases
-        if runs.risk is not None
+        if runs.excess_risk is not None
     ]
     if not ratios:
         return WORDS
