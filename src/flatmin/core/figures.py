@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 # Okabe and Ito's palette, legible with any kind of colour vision.
 BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 PURPLE, SKY, YELLOW, BLACK = "#CC79A7", "#56B4E9", "#F0E442", "#000000"
+# Of curves, in this order.
+COLOURS = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY, BLACK)
+MARKERS = ("o", "s", "^", "D", "v", "x")
 
 
 def new_figure(
@@ -55,9 +58,8 @@ def legend_above(panel: Any, columns: int) -> None:
 
 def colours(count: int) -> list[Any]:
     """Distinct colours for a few curves, a gradual scale for many."""
-    few = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY, BLACK)
-    if count <= len(few):
-        return list(few[:count])
+    if count <= len(COLOURS):
+        return list(COLOURS[:count])
     from matplotlib import colormaps
 
     return [colormaps["viridis"](i / (count - 1)) for i in range(count)]

@@ -95,9 +95,9 @@ def a1(runs: Evidence) -> tuple[Yes, str]:
     assert runs.excess_risk is not None
     excess, gradient = runs.excess_risk[0], runs.trace["gradient"][0]
     # A layer that is 0 gives R(W(0)) = R_0 up to rounding.
-    low = excess <= runs.excess_at_zero + np.ravel(runs.risk_error(runs.excess_risk)[0])
+    low = excess <= runs.regression.excess_at_zero + np.ravel(runs.risk_error(runs.excess_risk)[0])
     meets = low & (gradient > 0.0)
-    ratio = float(np.max(excess)) / runs.excess_at_zero
+    ratio = float(np.max(excess)) / runs.regression.excess_at_zero
     words = f"(A1) (R(W(0)) - R_min)/(R_0 - R_min) = {ratio:.6g} <= 1, gradient not 0"
     return meets, f"{words}: met by {np.count_nonzero(meets)} of {len(runs)}"
 
@@ -113,7 +113,7 @@ def pl_constant(
     """
     from scipy.optimize import brentq
 
-    gap = regression.risk_at_zero - regression.risk_min - excess
+    gap = regression.excess_at_zero - excess
     norm = regression.w_star_norm
     kappa = min(gap / (4.0 * regression.largest_eigenvalue * norm), norm)
     least = np.sqrt(2.0 * epsilon) * depth

@@ -121,11 +121,6 @@ class Evidence:
             return multivariate_bounds(self.regression, self.depth).lower
         return minimal_sharpness(self.regression, self.depth, self.output_norm).exact
 
-    @property
-    def excess_at_zero(self) -> float:
-        """R_0 - R_min = |Sigma^{1/2} w*|^2, with R_0 the risk of zero weights."""
-        return self.regression.risk_at_zero - self.regression.risk_min
-
     @cached_property
     def largest_norm(self) -> Float:
         """max_k |W_k|_2 along the run, as far as it was measured."""

@@ -33,12 +33,12 @@ import numpy as np
 
 from flatmin.core.arrays import Float
 from flatmin.core.statistics import share_interval
+from flatmin.dynamics.descent import Progress
 from flatmin.ledger.lemma_3_draws import (
     STATEMENT,
     Bool,
     Extremes,
     Int,
-    Progress,
     draws_for,
     failure_bound,
     sample,

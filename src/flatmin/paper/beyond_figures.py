@@ -14,9 +14,8 @@ import pandas as pd
 from flatmin.core.figures import (
     BLACK,
     BLUE,
-    GREEN,
-    ORANGE,
-    PURPLE,
+    COLOURS,
+    MARKERS,
     RED,
     new_figure,
     plain_log_ticks,
@@ -41,9 +40,6 @@ from flatmin.paper.tables import Tables
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-_COLOURS = (BLUE, ORANGE, GREEN, RED, PURPLE, BLACK)
-_MARKERS = ("o", "s", "^", "D", "v", "x")
 
 
 def _named_ticks(panel: Axes, values: Any) -> None:
@@ -76,11 +72,11 @@ def ill_conditioned_figure(tables: Tables) -> Figure:
             depths = table.index
             words = f"condition number {condition}"
             panel.plot(
-                depths, table["measured"], marker=_MARKERS[i], ms=5, color=_COLOURS[i],
+                depths, table["measured"], marker=MARKERS[i], ms=5, color=COLOURS[i],
                 label=f"measured, {words}",
             )  # fmt: skip
             panel.plot(
-                depths, table["paper"], ls=":", marker="x", ms=5, color=_COLOURS[i],
+                depths, table["paper"], ls=":", marker="x", ms=5, color=COLOURS[i],
                 label=f"the paper's formula, {words}",
             )  # fmt: skip
         panel.axhline(1.0, color=BLACK, lw=1, zorder=0, label="2/S_min, exact")
@@ -122,14 +118,14 @@ def flow_figure(tables: Tables) -> Figure:
     for i, (scale, rows) in enumerate(descent.groupby("scale")):
         label = f"scale {scale:g}"
         draw_means(
-            left, finished(rows), "learning_rate", "sharpness", label, _COLOURS[i], _MARKERS[i]
+            left, finished(rows), "learning_rate", "sharpness", label, COLOURS[i], MARKERS[i]
         )
         if scale in reference.index:
             mean, low, high = (float(x) for x in reference.loc[scale].to_numpy()[:3])
-            left.axhspan(low, high, color=_COLOURS[i], alpha=0.3, lw=0)
-            left.axhline(mean, color=_COLOURS[i], lw=1, ls="-.")
+            left.axhspan(low, high, color=COLOURS[i], alpha=0.3, lw=0)
+            left.axhline(mean, color=COLOURS[i], lw=1, ls="-.")
         share = (rows["state"] == "diverged").groupby(rows["learning_rate"]).mean()
-        right.plot(share.index, share, marker=_MARKERS[i], ms=4, color=_COLOURS[i], label=label)
+        right.plot(share.index, share, marker=MARKERS[i], ms=4, color=COLOURS[i], label=label)
     left.plot(rates, 2.0 / rates, color=BLACK, ls="--", lw=1, label="2/eta")
     left.plot([], [], color=BLACK, ls="-.", lw=1, label="gradient flow")
     left.set(ylabel="final sharpness", yscale="log")
@@ -155,9 +151,9 @@ def sharpening_figure(tables: Tables) -> Figure:
             panel.plot(
                 share.index,
                 share,
-                marker=_MARKERS[i],
+                marker=MARKERS[i],
                 ms=4,
-                color=_COLOURS[i],
+                color=COLOURS[i],
                 label=f"L = {depth}",
             )
     left.set(ylabel="share of runs", title="sharper at the end than at the start")
@@ -189,7 +185,7 @@ def _sharpness_by_risk(
             share = np.minimum.accumulate(excess / excess[0])
             logs = np.log(trace["sharpness"].to_numpy() / least[run])
             ways.append(np.interp(-np.log(left), -np.log(np.maximum(share, 1e-300)), logs))
-        colour = _COLOURS[i % len(_COLOURS)]
+        colour = COLOURS[i % len(COLOURS)]
         panel.plot(left, np.exp(np.mean(ways, axis=0)), color=colour, label=f"scale {scale:g}")
     panel.axhline(1.0, color=BLACK, lw=0.8, ls=":")
     panel.set(xlabel="excess risk left, share of the initial one", ylabel="sharpness / S_min")
@@ -206,7 +202,7 @@ def flatness_figure(tables: Tables) -> Figure:
         bound = None
         for i, (start, label) in enumerate(STARTS.items()):
             table = flatness(tables, axis, start)
-            draw_means(panel, table, "size", "ratio", label, _COLOURS[i], _MARKERS[i])
+            draw_means(panel, table, "size", "ratio", label, COLOURS[i], MARKERS[i])
             bound = table.groupby("size")["bound"].first()
             _named_ticks(panel, bound.index)
         assert bound is not None

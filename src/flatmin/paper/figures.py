@@ -14,9 +14,9 @@ import pandas as pd
 from flatmin.core.figures import (
     BLACK,
     BLUE,
+    COLOURS,
     GREEN,
-    ORANGE,
-    PURPLE,
+    MARKERS,
     RED,
     SKY,
     legend_above,
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_COLOURS = (BLUE, ORANGE, GREEN, RED, PURPLE)
-_MARKERS = ("o", "s", "^", "D", "v")
 _SMALLEST = 1e-25
 # From this many values on an interval is drawn instead of the values.
 FEW = 8
@@ -90,7 +88,7 @@ def distance_figure(rows: pd.DataFrame) -> Figure:
     draw_means(panel, rows, "scale", "initial_distance", "initialisation", BLACK, "x")
     for i, rate in enumerate(_rates(rows)):
         kept = finished(rows[rows["learning_rate"] == rate])
-        draw_means(panel, kept, "scale", "distance", f"rate {rate:g}", _COLOURS[i], _MARKERS[i])
+        draw_means(panel, kept, "scale", "distance", f"rate {rate:g}", COLOURS[i], MARKERS[i])
     panel.set(xlabel="scale of initialisation", ylabel="squared distance |w - w*|²", yscale="log")
     figure.legend(frameon=False, fontsize=8, ncols=3, loc="outside upper center")
     return figure
@@ -105,8 +103,8 @@ def sharpness_figure(
     shown = [*first["mean"]]
     for i, rate in enumerate(r for r in _rates(rows) if r < 0.09):
         kept = finished(rows[rows["learning_rate"] == rate])
-        colour = _COLOURS[i]
-        table = draw_means(panel, kept, "scale", "sharpness", f"rate {rate:g}", colour, _MARKERS[i])
+        colour = COLOURS[i]
+        table = draw_means(panel, kept, "scale", "sharpness", f"rate {rate:g}", colour, MARKERS[i])
         panel.axhline(2.0 / rate, color=colour, ls="--", lw=1)
         panel.text(
             1.01, 2.0 / rate, f"2/{rate:g}", transform=panel.get_yaxis_transform(),
@@ -150,10 +148,10 @@ def divergence_figure(rows: pd.DataFrame) -> Figure:
         intervals = [share_band(int(k), int(n)) for k, n in zip(count, size, strict=True)]
         x = share.index + (i - (len(rates) - 1) / 2) * 0.5 * between / len(rates)
         panel.plot(
-            x, share, marker=_MARKERS[i], ms=4, lw=1, color=_COLOURS[i], label=f"rate {rate:g}"
+            x, share, marker=MARKERS[i], ms=4, lw=1, color=COLOURS[i], label=f"rate {rate:g}"
         )
         panel.vlines(
-            x, *zip(*intervals, strict=True), color=_COLOURS[i], lw=1.6, alpha=0.35,
+            x, *zip(*intervals, strict=True), color=COLOURS[i], lw=1.6, alpha=0.35,
         )  # fmt: skip
     panel.set(xlabel="scale of initialisation", ylabel="share of runs that diverged")
     panel.set_ylim(-0.03, 1.03)
@@ -183,8 +181,8 @@ def depth_figure(rows: pd.DataFrame, data: Regression) -> Figure:
     figure, (panel,) = new_figure(1, width=7.0, height=4.2)
     for i, depth in enumerate(sorted(rows["depth"].unique())):
         kept = finished(rows[rows["depth"] == depth])
-        colour = _COLOURS[i]
-        draw_means(panel, kept, "learning_rate", "distance", f"L = {depth}", colour, _MARKERS[i])
+        colour = COLOURS[i]
+        draw_means(panel, kept, "learning_rate", "distance", f"L = {depth}", colour, MARKERS[i])
         panel.axvline(critical_learning_rate(data, int(depth)), color=colour, ls="-", lw=1)
         panel.axvline(paper_learning_rate(data, int(depth)), color=colour, ls=":", lw=1.6)
     panel.plot([], [], color=BLACK, lw=1, label="2/S_min, exact")
