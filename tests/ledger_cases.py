@@ -167,17 +167,17 @@ def synthetic(
         architecture = Architecture.multivariate(d, depth, d)
     flat = architecture.join([np.eye(d)[None].repeat(2, axis=0)] * depth)
     runs = Evidence(
-        data,
-        Ensemble.from_flat(architecture, flat),
-        "residual",
-        np.full(2, 0.25),
-        np.ones(2, dtype=bool),
-        np.full(2, 50.0),
-        np.zeros(2),
-        np.ones(2),
-        np.zeros(2),
-        {"excess_risk": np.array([[1e-6, 1e-6], [1e-9, 1e-9]])},
-        {"theta": np.full((2, depth), theta)},
+        regression=data,
+        initial=Ensemble.from_flat(architecture, flat),
+        init="residual",
+        scale=np.full(2, 0.25),
+        settled=np.ones(2, dtype=bool),
+        steps=np.full(2, 50.0),
+        excess=np.zeros(2),
+        sharpness=np.ones(2),
+        residual=np.zeros(2),
+        trace={"excess_risk": np.array([[1e-6, 1e-6], [1e-9, 1e-9]])},
+        last={"theta": np.full((2, depth), theta)},
         error=np.full(2, 1e-9),
     )
     value = ratio * data.condition_number * runs.least_sharpness

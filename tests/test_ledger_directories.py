@@ -118,7 +118,7 @@ def test_a_trace_with_the_older_name_of_the_excess_risk_is_read(saved: Any, tmp_
     frame = pd.read_parquet(old / FILES["trace"])
     frame.rename(columns={"excess_risk": "risk"}).to_parquet(old / FILES["trace"], index=False)
     (now,), (then,) = read_directory(directory), read_directory(old)
-    assert np.array_equal(now.risk, then.risk)
+    assert np.array_equal(now.excess_risk, then.excess_risk)
 
 
 @pytest.mark.parametrize("name", [n for n in RUNS if n not in ("nonlinear", "diverged")])

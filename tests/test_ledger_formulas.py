@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from scipy.stats import ttest_ind
 
 import ledger_cases as cases
 import oracles
@@ -18,7 +17,6 @@ from flatmin.data.sets import paper_samples
 from flatmin.dynamics import measures
 from flatmin.dynamics.flow import flow
 from flatmin.dynamics.measures import drift, task
-from flatmin.ledger import small_scale
 from flatmin.ledger.collect import evidence_of
 from flatmin.ledger.convergence import lemma_7, pl_constant
 from flatmin.ledger.evidence import Evidence, initial_epsilon
@@ -97,15 +95,15 @@ def test_the_room_of_a_minimiser_covers_what_its_risk_explains(depth: int, p: fl
     found = sharpness(data, ensemble, tolerance=1e-12)
     count = len(moved)
     runs = Evidence(
-        data,
-        ensemble,
-        "gaussian",
-        np.ones(count),
-        np.ones(count, dtype=bool),
-        np.ones(count),
-        measures.excess_risk(measures.error_of_map(ensemble.layers(), scene), scene),
-        found.value,
-        found.residual,
+        regression=data,
+        initial=ensemble,
+        init="gaussian",
+        scale=np.ones(count),
+        settled=np.ones(count, dtype=bool),
+        steps=np.ones(count),
+        excess=measures.excess_risk(measures.error_of_map(ensemble.layers(), scene), scene),
+        sharpness=found.value,
+        residual=found.residual,
     )
     short = least - found.value
     assert (short <= runs.minimiser_room).all()
@@ -239,12 +237,3 @@ def test_records_that_are_not_there_do_not_change_lemma_7() -> None:
     for one, other in zip(found, lemma_7(replace(whole, trace=fewer)), strict=True):
         assert one == other
         assert one.verdict is Verdict.HOLDS
-
-
-def test_the_room_between_two_means_is_welchs_interval() -> None:
-    random = np.random.default_rng(8)
-    first, second = random.standard_normal(5), 3.0 * random.standard_normal(9)
-    interval = ttest_ind(first, second, equal_var=False).confidence_interval(0.99)
-    expected = (interval.high - interval.low) / 2.0
-    assert small_scale._half_width(first, second) == pytest.approx(expected, rel=1e-10)
-    assert small_scale._half_width(np.ones(3), np.zeros(4)) == 0.0

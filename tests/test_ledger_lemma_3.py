@@ -5,7 +5,6 @@ from __future__ import annotations
 import mpmath
 import numpy as np
 import pytest
-from scipy.stats import binomtest
 
 from flatmin.core.errors import SettingError
 from flatmin.core.seeds import generator
@@ -15,7 +14,6 @@ from flatmin.ledger.lemma_3 import (
     Curve,
     Lemma3Table,
     Status,
-    confidence_interval,
     lemma_3,
     network_count,
 )
@@ -87,12 +85,13 @@ def test_a_draw_does_not_depend_on_the_others() -> None:
 
 
 def test_threads_and_blocks_do_not_change_results(monkeypatch: pytest.MonkeyPatch) -> None:
-    def rows(threads: int) -> list[dict[str, object]]:
-        return lemma_3(draws=40, dimensions=(4, 6), depths=(7,), threads=threads).rows()
+    def counts(threads: int) -> list[object]:
+        found = lemma_3(draws=40, dimensions=(4, 6), depths=(7,), threads=threads).curves
+        return [(c.d, c.L, c.s, c.at_least.tolist(), c.at_most.tolist()) for c in found]
 
-    whole = rows(1)
+    whole = counts(1)
     monkeypatch.setattr(module, "_BLOCK_BYTES", 2**13)
-    assert whole == rows(1) == rows(3)
+    assert whole == counts(1) == counts(3)
 
 
 def test_extreme_singular_values_also_of_ill_conditioned_matrices() -> None:
@@ -124,20 +123,13 @@ def test_a_pushed_value_is_reached_inside_the_ball() -> None:
         assert (sign * np.diff(found, axis=1) > 0).all()
 
 
-@pytest.mark.parametrize(("failures", "draws"), [(0, 10), (10, 10), (3, 17), (1, 2000)])
-def test_confidence_limits_against_scipy(failures: int, draws: int) -> None:
-    expected = binomtest(failures, draws).proportion_ci(0.95, method="exact")
-    low, high = confidence_interval(failures, draws)
-    # SciPy finds its limits by bisection to 2e-12, the default of `brentq`.
-    assert low == pytest.approx(expected.low, abs=4e-12)
-    assert high == pytest.approx(expected.high, abs=4e-12)
-
-
 def test_networks_that_fail_are_among_those_that_may(table: Lemma3Table) -> None:
-    for row in table.rows():
-        assert row["at_least"] <= row["at_most"] <= row["draws"]
-        assert row["low"] <= row["at_most"] / row["draws"] <= row["high"]
-    assert any(row["at_least"] > 0 for row in table.rows())
+    for curve in table.curves:
+        assert (curve.at_least <= curve.at_most).all()
+        share = curve.at_most / curve.draws
+        assert (curve.low <= share).all()
+        assert (share <= curve.high).all()
+    assert any((curve.at_least > 0).any() for curve in table.curves)
 
 
 def test_theta_is_pushed_as_far_as_the_lemma_needs() -> None:
@@ -160,13 +152,13 @@ def test_the_lemma_holds_on_a_small_grid(table: Lemma3Table) -> None:
         assert "not given" in record.hypothesis
         assert "admissible from u = " in record.note
     assert "not resolved by 200 draws" in records[0].note
-    row = table.admissible()[0]
-    assert (row["bound_below_1_from"], row["admissible_from"]) == (1.1, 1.1)
+    first = table.curves[0]
+    assert (first.smallest_informative, first.smallest_admissible) == (1.1, 1.1)
 
 
 def test_a_bound_below_the_resolution_is_not_called_violated(table: Lemma3Table) -> None:
-    last = [row for row in table.rows() if (row["d"], row["s"], row["u"]) == (8, 0.25, 5.0)]
-    assert {row["status"] for row in last} == {"not resolved by 200 draws"}
+    last = [(c.us[-1], c.status[-1]) for c in table.curves if (c.d, c.s) == (8, 0.25)]
+    assert set(last) == {(5.0, Status.UNRESOLVED)}
     few = lemma_3(draws=2, us=(1.5, 2.0), dimensions=(8,), depths=(3,), scales=(0.25,))
     (record,) = few.as_records()
     assert record.verdict is Verdict.NOT_APPLICABLE
@@ -176,7 +168,7 @@ def test_a_bound_below_the_resolution_is_not_called_violated(table: Lemma3Table)
 def test_a_bound_above_one_says_nothing() -> None:
     table = lemma_3(draws=20, us=(0.1, 0.5), dimensions=(4,), depths=(3,), scales=(1.0,))
     (record,) = table.as_records()
-    assert {row["status"] for row in table.rows()} == {"bound above 1"}
+    assert set(table.curves[0].status) == {Status.VACUOUS}
     assert record.verdict is Verdict.NOT_APPLICABLE
     assert "bound above 1" in record.note
 
@@ -190,7 +182,7 @@ def test_noisier_networks_than_claimed_are_told_apart(noise: float, expected: Ve
     table = Lemma3Table(tuple(map(Curve.of, found)))
     (record,) = table.as_records()
     assert record.verdict is expected
-    assert (table.admissible()[0]["admissible_from"] is not None) == (noise == 1.0)
+    assert (table.curves[0].smallest_admissible is not None) == (noise == 1.0)
     if expected is Verdict.VIOLATED:
         assert record.measured > record.bound
         assert record.slack < 0.0

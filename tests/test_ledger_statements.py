@@ -148,7 +148,7 @@ def cut_short(runs: Evidence) -> Evidence:
 def above_r_0(runs: Evidence) -> Evidence:
     """As if the runs had begun above the risk of zero weights, against (A1)."""
     risk = runs.trace["excess_risk"].copy()
-    risk[0] = 2.0 * runs.excess_at_zero
+    risk[0] = 2.0 * runs.regression.excess_at_zero
     return replace(runs, trace=runs.trace | {"excess_risk": risk})
 
 

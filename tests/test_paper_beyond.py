@@ -11,18 +11,18 @@ import pytest
 
 from flatmin.paper import beyond
 from flatmin.paper.beyond import ITEMS, STUDIES
-from flatmin.paper.beyond_figures import (
+from flatmin.paper.claims import FAILS, HOLDS, UNDECIDED
+from flatmin.paper.measures import (
     ALIGNMENTS,
     CONDITIONS,
     FEATURES,
     STARTS,
     regression_of,
     sharpening,
-    shipped_study,
     slopes,
     working_rates,
 )
-from flatmin.paper.claims import FAILS, HOLDS, UNDECIDED
+from flatmin.paper.shipped import shipped_study
 from flatmin.paper.tables import StudyTables
 from flatmin.study.plan import network_steps
 

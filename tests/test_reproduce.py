@@ -14,7 +14,7 @@ import pytest
 from flatmin.cli import main
 from flatmin.data.sets import paper_samples
 from flatmin.paper import catalogue, figures
-from flatmin.paper.reproduce import shipped_study
+from flatmin.paper.shipped import shipped_study
 from flatmin.theory.minimal_sharpness import critical_learning_rate, minimal_sharpness
 
 DATA = paper_samples("linear").regression()

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flatmin.core.plain import json_text
+
 if TYPE_CHECKING:
     from benchmarks.harness import Result
 
@@ -28,9 +30,7 @@ def bench(
         with writing(Path(results)) as temporary:
             temporary.write_text(_markdown(measured))
     if json:
-        from json import dumps
-
-        print(dumps([result.as_dict() for result in measured], indent=2))
+        print(json_text([result.as_dict() for result in measured]))
         return
     from flatmin.cli.output import print_table
 

@@ -9,6 +9,7 @@ import typer
 
 from flatmin.cli import options
 from flatmin.core.errors import DataError, SettingError
+from flatmin.core.plain import json_text
 
 if TYPE_CHECKING:
     from flatmin.ledger.record import Record
@@ -57,9 +58,7 @@ def check(
 
         written = write_figures(all_records(cases), table, Path(figures))
     if json:
-        from json import dumps
-
-        print(dumps([record.as_dict() for record in records], indent=2, allow_nan=False))
+        print(json_text(records))
     else:
         _print_table(records, sum(len(runs) for runs in cases))
         for path in written:

@@ -10,6 +10,10 @@ from typing import Literal
 # Of a list: its width where there is no terminal, what a column takes besides its text, and the
 # least number of characters for which the last column is worth its place.
 _WIDTH, _SPACE, _LEAST = 200, 3, 15
+# Characters of a progress bar besides its label and its note.
+_BAR = 37
+
+Show = Callable[..., None]
 
 
 def number(value: float) -> str:
@@ -99,10 +103,11 @@ def print_lines(sentence: str, notes: Iterable[str] = (), style: str = "bold") -
 
 
 @contextmanager
-def progress_bar(
-    label: str, total: int, quiet: bool = False
-) -> Iterator[Callable[[int], None] | None]:
-    """A bar on standard error with rate and time left; nothing if quiet or not at a terminal."""
+def live_bar(quiet: bool = False) -> Iterator[Show | None]:
+    """A bar on standard error with share and time left; nothing if quiet or not at a terminal.
+
+    It is told a label, how much is done, of how much (None if not known), and a note to show.
+    """
     if quiet or not sys.stderr.isatty():
         yield None
         return
@@ -111,10 +116,40 @@ def progress_bar(
 
     columns = (
         TextColumn("{task.description}"),
-        BarColumn(),
+        BarColumn(bar_width=20),
         TextColumn("{task.percentage:>3.0f} %"),
         TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(label, total=total)
-        yield lambda amount: progress.update(task, advance=amount)
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None, note="")
+
+        def show(label: str, done: int, total: int | None, note: str = "") -> None:
+            now = bar.tasks[0]
+            if (now.description, now.total) != (label, total):
+                # What was done before is not counted as speed.
+                bar.reset(task, total=total, completed=done, description=label)
+            room = max(0, bar.console.width - len(label) - _BAR)
+            bar.update(task, completed=done, note=note[:room])
+
+        yield show
+
+
+@contextmanager
+def progress_bar(
+    label: str, total: int, quiet: bool = False
+) -> Iterator[Callable[[int], None] | None]:
+    """`live_bar` for work that is reported in amounts just done."""
+    with live_bar(quiet) as show:
+        if show is None:
+            yield None
+            return
+        done = 0
+
+        def advance(amount: int) -> None:
+            nonlocal done
+            done += amount
+            show(label, done, total)
+
+        advance(0)
+        yield advance

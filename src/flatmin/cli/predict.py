@@ -9,6 +9,7 @@ import typer
 
 from flatmin.cli import options
 from flatmin.core.errors import SettingError
+from flatmin.core.plain import json_text
 
 if TYPE_CHECKING:
     from flatmin.dynamics.advice import Advice
@@ -214,8 +215,6 @@ def _draw(path: Any, found: _Answer, others: list[_Answer], curve: bool) -> None
 
 
 def _print_json(found: _Answer, others: list[_Answer], wanted: _Wanted) -> None:
-    from json import dumps
-
     result = found.prediction.as_dict() | {"learned_at": wanted.learned_at}
     result |= found.as_dict(wanted.share)
     if others:
@@ -224,7 +223,7 @@ def _print_json(found: _Answer, others: list[_Answer], wanted: _Wanted) -> None:
             {key: other.prediction.as_dict()[key] for key in keep} | other.as_dict(wanted.share)
             for other in others
         ]
-    print(dumps(result, indent=2, allow_nan=False))
+    print(json_text(result))
 
 
 def _print_table(found: _Answer, others: list[_Answer], wanted: _Wanted) -> None:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flatmin.cli.output import Show, live_bar
+from flatmin.core.plain import json_text
+
 if TYPE_CHECKING:
     from flatmin.paper.report import Report
+    from flatmin.study.runner import Status
 
 
 def reproduce(
@@ -28,12 +33,10 @@ def reproduce(
     from flatmin.paper.reproduce import reproduce as run
 
     directory = Path(out)
-    with _progress(quiet=json) as say:
-        report = run(directory, figures or (), preset, beyond, say)
+    with live_bar(quiet=json) as show:
+        report = run(directory, figures or (), preset, beyond, _teller(show, quiet=json))
     if json:
-        from json import dumps
-
-        print(dumps(report.as_dict(), indent=2, allow_nan=False))
+        print(json_text(report.as_dict()))
     else:
         _print_report(report, directory)
     if report.count(FAILS):
@@ -64,25 +67,15 @@ def _print_report(report: Report, directory: Path) -> None:
     )
 
 
-class _progress:
-    """A line per study at a terminal's standard error, with its share done; else a line each."""
+def _teller(show: Show | None, quiet: bool) -> Callable[[str, Status | None], None]:
+    """What to do with a study's status: a bar at a terminal, else a line for each study."""
+    said: set[str] = set()
 
-    def __init__(self, quiet: bool) -> None:
-        self._quiet, self._live, self._last = quiet, sys.stderr.isatty(), ""
-
-    def __enter__(self) -> Any:
-        return self._say
-
-    def __exit__(self, *_: object) -> None:
-        if self._live and not self._quiet and self._last:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
-
-    def _say(self, name: str, status: Any) -> None:
-        if self._quiet:
-            return
-        if self._live:
-            share = "" if status is None else f" {status.steps / max(status.total_steps, 1):4.0%}"
-            print(f"\r\033[K{name}{share}", end="", file=sys.stderr, flush=True)
-        elif name != self._last:
+    def say(name: str, status: Status | None) -> None:
+        if show is not None:
+            show(name, *((0, None) if status is None else (status.steps, status.total_steps)))
+        elif not quiet and name not in said:
             print(name, file=sys.stderr, flush=True)
-        self._last = name
+        said.add(name)
+
+    return say

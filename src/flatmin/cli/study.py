@@ -11,6 +11,7 @@ from flatmin.cli import options
 from flatmin.cli.commands import Commands
 from flatmin.cli.study_run import run
 from flatmin.core.errors import SettingError
+from flatmin.core.plain import json_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,9 +67,7 @@ def check(
     study = read_spec(spec)
     found = estimate(study, count)
     if json:
-        from json import dumps
-
-        print(dumps({"name": study.name} | found.as_dict(), indent=2, allow_nan=False))
+        print(json_text({"name": study.name} | found.as_dict()))
     else:
         _print_estimate(study.name, found)
 
@@ -76,22 +75,13 @@ def check(
 @study_app.command()
 def show(directory: _Directory, json: _Json = False) -> None:
     """What came out so far: counts, and means with 95 % bands per point of the grid."""
-    from dataclasses import asdict
-
     from flatmin.study.summary import counts, points
 
     table = _read(directory)
     found, per_point = counts(table), points(table)
     if json:
-        from json import dumps
-
-        plain = [
-            point.place
-            | {"counts": point.counts}
-            | {name: _finite(asdict(mean)) for name, mean in point.means.items()}
-            for point in per_point
-        ]
-        print(dumps({"counts": found, "points": plain}, indent=2, allow_nan=False))
+        rows = [point.place | {"counts": point.counts} | point.means for point in per_point]
+        print(json_text({"counts": found, "points": rows}))
     else:
         _print_points(found, per_point)
 
@@ -169,10 +159,6 @@ def _read(directory: str) -> pd.DataFrame:
     if not rows.num_rows:
         raise SettingError(f"{directory!r} has no finished runs yet")
     return frame(rows)
-
-
-def _finite(record: dict[str, Any]) -> dict[str, Any]:
-    return {key: value if value == value else None for key, value in record.items()}
 
 
 def _print_estimate(name: str, found: Estimate) -> None:

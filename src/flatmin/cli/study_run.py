@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from flatmin.cli import options
+from flatmin.cli.output import Show, live_bar
 from flatmin.core.errors import SettingError
+from flatmin.core.plain import json_text
 
 if TYPE_CHECKING:
     from flatmin.study.runner import Status, Summary
@@ -50,14 +52,12 @@ def run(
 
     study = read_spec(spec)
     try:
-        with _bar(quiet=json) as progress:
-            summary = run_study(study, out, progress=progress, **settings)
+        with live_bar(quiet=json) as show:
+            summary = run_study(study, out, progress=_told(show), **settings)
     except KeyboardInterrupt:
         _leave(out)
     if json:
-        from json import dumps
-
-        print(dumps(_as_dict(summary), indent=2, allow_nan=False))
+        print(json_text(summary))
     else:
         _print_table(summary)
     if summary.failures:
@@ -77,37 +77,20 @@ def _leave(out: str) -> None:
     os._exit(130)
 
 
-@contextmanager
-def _bar(quiet: bool) -> Iterator[Callable[[Status], None] | None]:
-    """A bar over network steps on standard error; nothing if quiet or not at a terminal."""
-    if quiet or not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+def _told(show: Show | None) -> Callable[[Status], None] | None:
+    """What to do with the status of a study: a bar over network steps, with counts and speed."""
+    if show is None:
+        return None
+    begin, first = time.perf_counter(), None
 
-    columns = (
-        BarColumn(bar_width=20),
-        TextColumn("{task.percentage:>3.0f} %"),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
-        TextColumn("{task.description}"),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("starting", total=None, rate="")
+    def told(status: Status) -> None:
+        nonlocal first
+        first = status.steps if first is None else first
+        speed = (status.steps - first) / (time.perf_counter() - begin)
+        note = f"{_counts(status)}, {speed / 1e6:.3g} M steps/s"
+        show("", status.steps, status.total_steps, note)
 
-        def show(status: Status) -> None:
-            if bar.tasks[0].total is None:
-                bar.reset(task, total=status.total_steps, completed=status.steps)
-            speed = bar.tasks[0].speed
-            bar.update(
-                task,
-                completed=status.steps,
-                description=_counts(status),
-                rate="" if speed is None else f"{speed / 1e6:.3g} M steps/s",
-            )
-
-        yield show
+    return told
 
 
 def _counts(status: Status) -> str:
@@ -123,12 +106,6 @@ def _counts(status: Status) -> str:
     if status.failed:
         words.append(f"{status.failed} shards failed")
     return ", ".join(words)
-
-
-def _as_dict(summary: Summary) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return asdict(summary) | {"directory": str(summary.directory)}
 
 
 def _print_table(summary: Summary) -> None:

@@ -9,6 +9,7 @@ import typer
 
 from flatmin.cli import options
 from flatmin.core.errors import SettingError
+from flatmin.core.plain import json_text
 
 if TYPE_CHECKING:
     from flatmin.data.preparation import Preparation
@@ -127,9 +128,7 @@ def train(
         )
     written = report.save(Path(out)) if out is not None else []
     if json:
-        from json import dumps
-
-        print(dumps(report.as_dict(), indent=2, allow_nan=False))
+        print(json_text(report.as_dict()))
     else:
         _print_table(report)
         for path in written:

@@ -14,17 +14,22 @@ if TYPE_CHECKING:
 # Okabe and Ito's palette, legible with any kind of colour vision.
 BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 PURPLE, SKY, YELLOW, BLACK = "#CC79A7", "#56B4E9", "#F0E442", "#000000"
+# Of curves, in this order.
+COLOURS = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY, BLACK)
+MARKERS = ("o", "s", "^", "D", "v", "x")
 
 
-def new_figure(columns: int, width: float = 8.0, height: float = 3.4) -> tuple[Figure, list[Axes]]:
-    """A figure with one row of panels, drawn without a display."""
+def new_figure(
+    columns: int, width: float = 8.0, height: float = 3.4, rows: int = 1, **how: Any
+) -> tuple[Figure, list[Axes]]:
+    """A figure with its panels row by row, drawn without a display; `how` goes to `subplots`."""
     from matplotlib.figure import Figure as NewFigure
 
     figure = NewFigure(figsize=(width, height), layout="constrained")
-    panels: Any = figure.subplots(1, columns, squeeze=False)
-    for panel in panels[0]:
+    panels: Any = figure.subplots(rows, columns, squeeze=False, **how).ravel()
+    for panel in panels:
         panel.spines[["top", "right"]].set_visible(False)
-    return figure, list(panels[0])
+    return figure, list(panels)
 
 
 def save(figure: Figure, path: Path) -> None:
@@ -53,9 +58,8 @@ def legend_above(panel: Any, columns: int) -> None:
 
 def colours(count: int) -> list[Any]:
     """Distinct colours for a few curves, a gradual scale for many."""
-    few = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY, BLACK)
-    if count <= len(few):
-        return list(few[:count])
+    if count <= len(COLOURS):
+        return list(COLOURS[:count])
     from matplotlib import colormaps
 
     return [colormaps["viridis"](i / (count - 1)) for i in range(count)]

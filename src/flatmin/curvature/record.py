@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from flatmin.core.plain import Plain
 from flatmin.theory.minimal_sharpness import CONVENTION
 
 
 @dataclass(frozen=True, eq=False)
-class Sharpness:
+class Sharpness(Plain):
     """Sharpness of one network (numbers) or of an ensemble (arrays, one entry per network).
 
     - value: the largest SIGNED eigenvalue found, as a Rayleigh quotient v'Hv with |v| = 1;
@@ -27,7 +28,7 @@ class Sharpness:
     products: Any
     method: str
     converged: Any
-    vector: Any = None
+    vector: Any = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return len(np.atleast_1d(self.value))
@@ -40,16 +41,6 @@ class Sharpness:
             for field in (self.value, self.residual, self.products, self.converged)
         )
         return Sharpness(value, residual, products, self.method, converged, vector)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Value, residual, products, method and converged, without the vector."""
-        return {
-            "value": self.value,
-            "residual": self.residual,
-            "products": self.products,
-            "method": self.method,
-            "converged": self.converged,
-        }
 
     def __str__(self) -> str:
         if np.ndim(self.value):

@@ -6,7 +6,6 @@ the sharpness at both ends, and returns a report that prints, saves and serialis
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from flatmin.core.files import make_directory, writing
+from flatmin.core.plain import json_text
 from flatmin.curvature import Sharpness, sharpness
 from flatmin.data.regression import Regression
 from flatmin.data.samples import Samples
@@ -148,10 +148,6 @@ class Training:
         def finite(value: float) -> float | None:
             return float(value) if np.isfinite(value) else None
 
-        def record(value: Sharpness) -> dict[str, Any]:
-            fields = value.as_dict()
-            return fields | {key: finite(fields[key]) for key in ("value", "residual")}
-
         excess = finite(outcome.excess_risk[0])
         return {
             "state": self.state,
@@ -167,8 +163,8 @@ class Training:
             "excess_risk": excess,
             "distance": finite(outcome.distance[0]),
             "gradient_norm": finite(outcome.gradient[0]),
-            "sharpness": record(self.final_sharpness),
-            "initial_sharpness": record(self.initial_sharpness),
+            "sharpness": self.final_sharpness.as_dict(),
+            "initial_sharpness": self.initial_sharpness.as_dict(),
             "minimal_sharpness": self.minimal_sharpness,
             "edge": self.edge,
             "learning_rate": self.learning_rate,
@@ -200,7 +196,7 @@ class Training:
         make_directory(directory)
         paths = {name: directory / file for name, file in FILES.items()}
         with writing(paths["summary"]) as temporary:
-            temporary.write_text(json.dumps(self.as_dict(), indent=2, allow_nan=False) + "\n")
+            temporary.write_text(json_text(self.as_dict()) + "\n")
         assert self.outcome.trace is not None
         frame = self.outcome.trace.frame()
         with writing(paths["trace"]) as temporary:

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
 from flatmin.core.checks import check_count
+from flatmin.core.plain import Plain
 from flatmin.core.statistics import share_interval
 from flatmin.data.regression import Regression
 from flatmin.data.samples import Samples
@@ -47,7 +47,7 @@ class RatePoint:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RateCurve:
+class RateCurve(Plain):
     """Points by ascending rate, and how they were measured. `ceiling` is 2/S_min."""
 
     points: tuple[RatePoint, ...]
@@ -79,10 +79,6 @@ class RateCurve:
             f"No rate lets {100 * share:g} % of runs learn within {self.steps} steps {start}: "
             f"{where}, {mixed}."
         )
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self) | {"points": [asdict(one) for one in self.points]}
 
 
 def rate_curve(

@@ -40,24 +40,26 @@ def evidence_of(
     found = sharpness(problem if not architecture.linear else regression, final, tolerance=1e-10)
     scene = task(regression, architecture)
     layers, start = final.layers(), initial.layers()
+    if learning_rate is not None:
+        learning_rate = np.broadcast_to(learning_rate, (count,)).astype(float)
     runs = Evidence(
-        regression,
-        initial,
-        init,
-        np.broadcast_to(np.asarray(scale, dtype=float), (count,)).copy(),
-        outcome.settled,
-        outcome.steps.astype(float),
-        np.where(kept, outcome.excess_risk, np.nan),
-        np.asarray(found.value),
-        np.asarray(found.residual),
-        _trace(outcome, count),
-        {name: LAYER_MEASURES[name](layers, start, scene) for name in LAST},
-        None if learning_rate is None else np.broadcast_to(learning_rate, (count,)).astype(float),
-        outcome.extras.get("error"),
-        final,
-        problem if isinstance(problem, Samples) else None,
-        names,
-        reach,
+        regression=regression,
+        initial=initial,
+        init=init,
+        scale=np.broadcast_to(np.asarray(scale, dtype=float), (count,)).copy(),
+        settled=outcome.settled,
+        steps=outcome.steps.astype(float),
+        excess=np.where(kept, outcome.excess_risk, np.nan),
+        sharpness=np.asarray(found.value),
+        residual=np.asarray(found.residual),
+        trace=_trace(outcome, count),
+        last={name: LAYER_MEASURES[name](layers, start, scene) for name in LAST},
+        learning_rate=learning_rate,
+        error=outcome.extras.get("error"),
+        final=final,
+        samples=problem if isinstance(problem, Samples) else None,
+        names=names,
+        reach=reach,
     )
     return runs if kept.all() else runs.some(kept)
 

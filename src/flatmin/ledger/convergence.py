@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,7 +10,7 @@ from flatmin.data.regression import Regression
 from flatmin.ledger.evidence import EPSILON, Evidence
 from flatmin.ledger.invariants import largest_error
 from flatmin.ledger.lacks import lacks
-from flatmin.ledger.record import Record, compare, not_applicable
+from flatmin.ledger.record import Record, compare, not_applicable, sandwich
 
 
 def lemma_8(runs: Evidence) -> list[Record]:
@@ -20,7 +18,7 @@ def lemma_8(runs: Evidence) -> list[Record]:
 
     4 lam (R - R_min) <= |grad R^1(w)|^2 <= 4 Lam (R - R_min).
     """
-    gradient, excess = runs.trace.get("map_gradient"), runs.risk
+    gradient, excess = runs.trace.get("map_gradient"), runs.excess_risk
     if gradient is None or excess is None:
         why = lacks(runs, measured=["excess_risk", "map_gradient"])
         return [not_applicable("lemma-8", "linear network", "not measured", why=why)]
@@ -28,27 +26,24 @@ def lemma_8(runs: Evidence) -> list[Record]:
     largest = runs.regression.largest_eigenvalue
     room = runs.gradient_error(gradient[:, :, 0], layers=False)
     room = room + 4.0 * largest * runs.risk_error(excess)
-    common: dict[str, Any] = {
-        "hypothesis": "linear network",
-        "place": runs.place("record", "network"),
-        "network_axis": 1,
-        "room": room,
-    }
-    low, high = runs.regression.smallest_eigenvalue, largest
-    records = [
-        compare("lemma-8", 4.0 * low * excess, squares, measured="larger", part="lower", **common),
-        compare(
-            "lemma-8", squares, 4.0 * high * excess, measured="smaller", part="upper", **common
-        ),
-    ]
+    records = sandwich(
+        "lemma-8",
+        4.0 * runs.regression.smallest_eigenvalue * excess,
+        squares,
+        4.0 * largest * excess,
+        hypothesis="linear network",
+        place=runs.place("record", "network"),
+        network_axis=1,
+        room=room,
+    )
     return records + _identity(runs)
 
 
 def _identity(runs: Evidence) -> list[Record]:
     """The identity of Lemma 8 at the initial weights, from the rows themselves."""
-    if runs.samples is None or runs.risk is None:
+    if runs.samples is None or runs.excess_risk is None:
         return []
-    excess = runs.risk[0]
+    excess = runs.excess_risk[0]
     from flatmin.dynamics.measures import error_of_map, task
 
     error = error_of_map(runs.layers, task(runs.regression, runs.initial.architecture))
@@ -76,37 +71,33 @@ def gradient_sandwich(runs: Evidence) -> list[Record]:
     4 lam |p|^2 smin(Pi_{L:k+1})^2 smin(Pi_{k-1:1})^2 (R - R_min)  <=  |grad_k|_F^2
                              <=  4 Lam |p|^2 |Pi_{L:k+1}|^2 |Pi_{k-1:1}|^2 (R - R_min).
     """
-    gradient, excess = runs.trace.get("layer_gradient"), runs.risk
+    gradient, excess = runs.trace.get("layer_gradient"), runs.excess_risk
     floor, ceiling = runs.trace.get("gradient_floor"), runs.trace.get("gradient_ceiling")
     if gradient is None or floor is None or ceiling is None or excess is None:
         names = ["excess_risk", "layer_gradient", "gradient_floor", "gradient_ceiling"]
         why = lacks(runs, measured=names)
         return [not_applicable("gradient-sandwich", "linear network", "not measured", why=why)]
-    common: dict[str, Any] = {
-        "hypothesis": "linear network",
-        "place": runs.place("record", "network", "layer"),
-        "network_axis": 1,
+    return sandwich(
+        "gradient-sandwich",
+        floor**2,
+        gradient**2,
+        ceiling**2,
+        hypothesis="linear network",
+        place=runs.place("record", "network", "layer"),
+        network_axis=1,
         # Both sides hold the same error of w.
-        "room": 2.0 * runs.gradient_error(gradient),
-    }
-    return [
-        compare(
-            "gradient-sandwich", floor**2, gradient**2, measured="larger", part="lower", **common
-        ),
-        compare(
-            "gradient-sandwich", gradient**2, ceiling**2, measured="smaller", part="upper", **common
-        ),
-    ]
+        room=2.0 * runs.gradient_error(gradient),
+    )
 
 
 def a1(runs: Evidence) -> tuple[Yes, str]:
     """(A1): R(W(0)) <= R_0 and grad R(W(0)) != 0; which runs meet it, and the numbers."""
-    assert runs.risk is not None
-    excess, gradient = runs.risk[0], runs.trace["gradient"][0]
+    assert runs.excess_risk is not None
+    excess, gradient = runs.excess_risk[0], runs.trace["gradient"][0]
     # A layer that is 0 gives R(W(0)) = R_0 up to rounding.
-    low = excess <= runs.excess_at_zero + np.ravel(runs.risk_error(runs.risk)[0])
+    low = excess <= runs.regression.excess_at_zero + np.ravel(runs.risk_error(runs.excess_risk)[0])
     meets = low & (gradient > 0.0)
-    ratio = float(np.max(excess)) / runs.excess_at_zero
+    ratio = float(np.max(excess)) / runs.regression.excess_at_zero
     words = f"(A1) (R(W(0)) - R_min)/(R_0 - R_min) = {ratio:.6g} <= 1, gradient not 0"
     return meets, f"{words}: met by {np.count_nonzero(meets)} of {len(runs)}"
 
@@ -122,7 +113,7 @@ def pl_constant(
     """
     from scipy.optimize import brentq
 
-    gap = regression.risk_at_zero - regression.risk_min - excess
+    gap = regression.excess_at_zero - excess
     norm = regression.w_star_norm
     kappa = min(gap / (4.0 * regression.largest_eigenvalue * norm), norm)
     least = np.sqrt(2.0 * epsilon) * depth
@@ -154,7 +145,7 @@ def theorem_3(runs: Evidence) -> list[Record]:
     if not runs.plain or time is None or not {"excess_risk", "gradient"} <= set(runs.trace):
         why = lacks(runs, plain=True, measured=["excess_risk", "gradient"])
         return [not_applicable("theorem-3", hypothesis, "not measured along flow", why=why)]
-    excess, gradient = runs.risk, runs.trace["gradient"]
+    excess, gradient = runs.excess_risk, runs.trace["gradient"]
     assert excess is not None
     meets, words = a1(runs)
     mu = np.full(len(runs), np.nan)
@@ -203,8 +194,8 @@ def lemma_7(runs: Evidence) -> list[Record]:
     if runs.time is None or not {"excess_risk", "gradient", "gradient_floor"} <= set(runs.trace):
         why = lacks(runs, measured=["excess_risk", "gradient", "gradient_floor"])
         return [not_applicable("lemma-7", hypothesis, "not measured along flow", why=why)]
-    assert runs.risk is not None
-    gone = runs.risk <= 0.5 * runs.risk[0]
+    assert runs.excess_risk is not None
+    gone = runs.excess_risk <= 0.5 * runs.excess_risk[0]
     records = [_decay(runs, np.zeros(len(runs), dtype=int), "from the start")]
     if gone.any(axis=0).all():
         records.append(_decay(runs, np.argmax(gone, axis=0), "from half the risk"))
@@ -219,7 +210,7 @@ def _held(values: Float) -> Float:
 
 def _decay(runs: Evidence, start: NDArray[np.int_], part: str) -> Record:
     """Lemma 7 from record `start` of each network on."""
-    excess, gradient, time = runs.risk, runs.trace["gradient"], runs.time
+    excess, gradient, time = runs.excess_risk, runs.trace["gradient"], runs.time
     assert excess is not None
     assert time is not None
     networks = np.arange(len(runs))

@@ -78,30 +78,31 @@ def _training_evidence(directory: Path) -> Evidence:
     )
     start, end = (_ensemble(architecture, arrays) for arrays in (initial, final))
     settled = words(summary["state"]) == State.SETTLED.value
-    rate, sharp = summary["learning_rate"], summary["sharpness"]
+    rate, sharp, error = (
+        summary[name] for name in ("learning_rate", "sharpness", "integration_error")
+    )
     # Older summaries have no momentum.
     method = method_of(summary["method"], learning_rate=rate, momentum=summary.get("momentum"))
     scene = task(regression, architecture)
     layers, first = end.layers(), start.layers()
     diverged = summary["state"] == State.DIVERGED.value
     return Evidence(
-        regression,
-        start,
-        summary["init"],
-        np.array([summary["scale"]]),
-        np.array([settled]),
-        np.array([float(summary["steps"])]),
-        _number(summary["excess_risk"]),
-        _number(sharp["value"]),
-        _number(sharp["residual"]),
-        _frame_trace(trace),
-        {} if diverged else {name: LAYER_MEASURES[name](layers, first, scene) for name in LAST},
-        None if rate is None else np.array([rate]),
-        None if summary["integration_error"] is None else _number(summary["integration_error"]),
-        None if diverged else end,
-        None,
-        ["the run"],
-        method.reach,
+        regression=regression,
+        initial=start,
+        init=summary["init"],
+        scale=np.array([summary["scale"]]),
+        settled=np.array([settled]),
+        steps=np.array([float(summary["steps"])]),
+        excess=_number(summary["excess_risk"]),
+        sharpness=_number(sharp["value"]),
+        residual=_number(sharp["residual"]),
+        trace=_frame_trace(trace),
+        last={name: LAYER_MEASURES[name](layers, first, scene) for name in LAST if not diverged},
+        learning_rate=None if rate is None else np.array([rate]),
+        error=None if error is None else _number(error),
+        final=None if diverged else end,
+        names=["the run"],
+        reach=method.reach,
     )
 
 
@@ -166,27 +167,26 @@ def _study_case(study: Study, runs: Sequence[Run], table: Any, records: Sequence
     error = table["integration_error"].to_numpy(dtype=float)
     descent = not study.method.continuous
     return Evidence(
-        data.regression,
-        initial,
-        first.init,
-        table["scale"].to_numpy(dtype=float),
-        table["state"].to_numpy() == State.SETTLED.value,
-        table["steps"].to_numpy(dtype=float),
-        table["excess_risk"].to_numpy(dtype=float),
-        table["sharpness"].to_numpy(dtype=float),
-        table["sharpness_residual"].to_numpy(dtype=float),
-        _study_trace(records, descent),
-        {
+        regression=data.regression,
+        initial=initial,
+        init=first.init,
+        scale=table["scale"].to_numpy(dtype=float),
+        settled=table["state"].to_numpy() == State.SETTLED.value,
+        steps=table["steps"].to_numpy(dtype=float),
+        excess=table["excess_risk"].to_numpy(dtype=float),
+        sharpness=table["sharpness"].to_numpy(dtype=float),
+        residual=table["sharpness_residual"].to_numpy(dtype=float),
+        trace=_study_trace(records, descent),
+        last={
             name: np.stack(table[name].to_list())
             for name in ("spectral_norm", "rank_one_defect", "alignment")
             if table[name].notna().all()
         },
-        table["learning_rate"].to_numpy(dtype=float) if descent else None,
-        None if descent else error,
-        None,
-        data.samples,
-        [f"run {run.index}" for run in runs],
-        study.method.with_rates(1.0).reach,
+        learning_rate=table["learning_rate"].to_numpy(dtype=float) if descent else None,
+        error=None if descent else error,
+        samples=data.samples,
+        names=[f"run {run.index}" for run in runs],
+        reach=study.method.with_rates(1.0).reach,
     )
 
 

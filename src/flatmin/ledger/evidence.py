@@ -35,7 +35,7 @@ def initial_epsilon(layers: Sequence[Float]) -> Float:
     return np.asarray(3.0 * largest + 2.0 * np.sum(defects, axis=0))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Evidence:
     """Runs by gradient flow, or by gradient descent if there is a `learning_rate`.
 
@@ -125,11 +125,6 @@ class Evidence:
         """S_min."""
         return minimal_sharpness(self.regression, self.depth, self.output_norm).exact
 
-    @property
-    def excess_at_zero(self) -> float:
-        """R_0 - R_min = |Sigma^{1/2} w*|^2, with R_0 the risk of zero weights."""
-        return self.regression.risk_at_zero - self.regression.risk_min
-
     @cached_property
     def largest_norm(self) -> Float:
         """max_k |W_k|_2 along the run, as far as it was measured."""
@@ -165,7 +160,7 @@ class Evidence:
         return np.asarray(near + share * (self.sharpness + near))
 
     @cached_property
-    def risk(self) -> Float | None:
+    def excess_risk(self) -> Float | None:
         """R - R_min along the run; what rounding has made negative is 0."""
         return np.maximum(self.trace["excess_risk"], 0.0) if "excess_risk" in self.trace else None
 
@@ -262,16 +257,10 @@ class Evidence:
         return "the end"
 
 
-_PER_NETWORK = [
-    "scale",
-    "settled",
-    "steps",
-    "excess",
-    "sharpness",
-    "residual",
-    "learning_rate",
-    "error",
-]
+_PER_NETWORK = (
+    *("scale", "settled", "steps", "excess", "sharpness", "residual"),
+    *("learning_rate", "error"),
+)
 
 
 def _some(ensemble: Ensemble, chosen: Yes) -> Ensemble:

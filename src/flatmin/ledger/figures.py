@@ -14,7 +14,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flatmin.core.arrays import Float
-from flatmin.core.figures import BLUE, GREEN, ORANGE, PURPLE, RED, SKY, plain_log_ticks, save
+from flatmin.core.figures import (
+    BLUE,
+    GREEN,
+    ORANGE,
+    PURPLE,
+    RED,
+    SKY,
+    new_figure,
+    plain_log_ticks,
+    save,
+)
 from flatmin.core.files import make_directory
 from flatmin.ledger.record import Record, Verdict
 from flatmin.ledger.statements import STATEMENTS, Statement
@@ -117,26 +127,17 @@ def _over_records(record: Record) -> bool:
 
 def _grid(count: int, slack: bool) -> tuple[Figure, list[tuple[Axes, Axes | None]]]:
     """Panels in rows of at most three, each with a lower one for the slack if asked for."""
-    from matplotlib.figure import Figure as NewFigure
-
     columns = min(count, COLUMNS) if count != 4 else 2
     rows = -(-count // columns)
     width = 5.0 if count == 1 else 9.0
-    figure = NewFigure(figsize=(width, (4.8 if slack else 3.3) * rows + 0.3), layout="constrained")
-    if not slack:
-        axes: Any = figure.subplots(rows, columns, squeeze=False)
-        pairs: list[tuple[Any, Any]] = [(panel, None) for panel in axes.ravel()]
+    if slack:
+        how: Any = {"sharex": "col", "height_ratios": [2, 1] * rows}
+        figure, panels = new_figure(columns, width, 4.8 * rows + 0.3, 2 * rows, **how)
+        grid: Any = np.array(panels, dtype=object).reshape(-1, columns)
+        pairs: list[Any] = list(zip(grid[::2].ravel(), grid[1::2].ravel(), strict=True))
     else:
-        axes = figure.subplots(
-            2 * rows, columns, squeeze=False, sharex="col", height_ratios=[2, 1] * rows
-        )
-        pairs = [
-            (axes[2 * row, column], axes[2 * row + 1, column])
-            for row in range(rows)
-            for column in range(columns)
-        ]
-    for panel in axes.ravel():
-        panel.spines[["top", "right"]].set_visible(False)
+        figure, panels = new_figure(columns, width, 3.3 * rows + 0.3, rows)
+        pairs = [(panel, None) for panel in panels]
     for panel, below in pairs[count:]:
         panel.remove()
         if below is not None:
@@ -324,13 +325,9 @@ def slack_figure(records: Sequence[Record]) -> Figure:
     What cannot be told from equality is drawn at the left end, and what has nothing to compare with
     (one side is rounding) at the right.
     """
-    from matplotlib.figure import Figure as NewFigure
-
     rows = [(s, [r for r in records if r.statement == s.id and _counts(r)]) for s in STATEMENTS]
     rows = [(s, found) for s, found in rows if found][::-1]
-    figure = NewFigure(figsize=(8.0, 0.9 + 0.3 * len(rows)), layout="constrained")
-    panel: Any = figure.subplots()
-    panel.spines[["top", "right"]].set_visible(False)
+    figure, (panel,) = new_figure(1, 8.0, 0.9 + 0.3 * len(rows))
     for height, (_, found) in enumerate(rows):
         slack = np.concatenate([slack_by_network(record) for record in found])
         slack = np.clip(slack[~np.isnan(slack)], LEAST_SLACK, MOST_SLACK)

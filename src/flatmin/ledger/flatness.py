@@ -12,9 +12,9 @@ from flatmin.dynamics.measures import error_of_map, task
 from flatmin.ledger.evidence import EPSILON, Evidence
 from flatmin.ledger.invariants import largest_error
 from flatmin.ledger.lacks import lacks
-from flatmin.ledger.record import Record, compare, not_applicable
+from flatmin.ledger.record import Record, compare, not_applicable, sandwich
 from flatmin.network.ensemble import Ensemble
-from flatmin.theory.minimal_sharpness import minimal_sharpness
+from flatmin.theory.minimal_sharpness import minimal_sharpness, network_lower_bound
 from flatmin.theory.minimisers import flattest_minimiser as flattest
 from flatmin.theory.minimisers import product_rank
 
@@ -41,14 +41,10 @@ def theorem_2(runs: Evidence) -> list[Record]:
     norms = _frobenius(runs)
     if not runs.one_output or norms is None:
         return records
-    data, depth = runs.regression, runs.depth
-    scale = data.w_star_norm ** (2.0 - 1.0 / depth) * runs.output_norm ** (1.0 / depth)
-    with np.errstate(divide="ignore"):
-        bound = 2.0 * data.a * scale * np.sum(1.0 / norms, axis=1)
     records.append(
         compare(
             "theorem-2",
-            bound,
+            network_lower_bound(runs.regression, runs.depth, norms, runs.output_norm),
             runs.sharpness,
             measured="larger",
             part="any minimiser",
@@ -66,20 +62,18 @@ def _bounds(statement: str, runs: Evidence, hypothesis: str, met: bool) -> list[
     if not runs.one_output:
         return [not_applicable(statement, hypothesis, why=lacks(runs, one_output=True))]
     found = minimal_sharpness(runs.regression, runs.depth, runs.output_norm)
-    common: dict[str, Any] = {
-        "hypothesis": hypothesis,
-        "applies": [met],
-        "room": 100.0 * EPSILON * found.exact,
-        "place": lambda index: f"depth {runs.depth}",
-        "x": [runs.depth],
-        "x_name": "depth L",
-    }
-    return [
-        compare(statement, [found.lower], [found.exact], measured="larger", part="lower", **common),
-        compare(
-            statement, [found.exact], [found.upper], measured="smaller", part="upper", **common
-        ),
-    ]
+    return sandwich(
+        statement,
+        [found.lower],
+        [found.exact],
+        [found.upper],
+        hypothesis=hypothesis,
+        applies=[met],
+        room=100.0 * EPSILON * found.exact,
+        place=lambda index: f"depth {runs.depth}",
+        x=[runs.depth],
+        x_name="depth L",
+    )
 
 
 def _frobenius(runs: Evidence) -> Float | None:
@@ -160,8 +154,8 @@ def rescaling(runs: Evidence) -> list[Record]:
     data, depth = runs.regression, runs.depth
     moved = [[layers[0] * factor, layers[1] / factor, *layers[2:]] for factor in FACTORS.tolist()]
     found = sharpness(data, Ensemble.from_matrices(runs.initial.architecture, moved))
-    scale = data.w_star_norm ** (2.0 - 1.0 / depth) * runs.output_norm ** (1.0 / depth)
-    bound = 2.0 * data.a * scale * FACTORS / np.linalg.norm(layers[1])
+    second = np.linalg.norm(layers[1]) / FACTORS
+    bound = network_lower_bound(data, depth, second[:, None], runs.output_norm)
     room = found.residual[:, None] + float(runs.minimiser_room[np.argmax(runs.settled)])
     return [
         compare(

@@ -30,16 +30,15 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
-from scipy.stats import beta
 
 from flatmin.core.arrays import Float
+from flatmin.core.statistics import share_interval
+from flatmin.dynamics.descent import Progress
 from flatmin.ledger.lemma_3_draws import (
     STATEMENT,
     Bool,
     Extremes,
     Int,
-    Progress,
     draws_for,
     failure_bound,
     sample,
@@ -53,18 +52,6 @@ US = tuple(round(0.05 * i, 2) for i in range(1, 21)) + tuple(
     round(1.0 + 0.1 * i, 1) for i in range(1, 41)
 )
 """0.05..1 in steps of 0.05, then up to 5 in steps of 0.1: from 4.08 on every bound is below 1."""
-CONFIDENCE = 0.95
-
-
-def confidence_interval(
-    failures: ArrayLike, draws: int, confidence: float = CONFIDENCE
-) -> tuple[Float, Float]:
-    """Clopper and Pearson's exact limits of a probability seen `failures` times in `draws`."""
-    seen, tail = np.asarray(failures), (1.0 - confidence) / 2.0
-    low = np.where(seen == 0, 0.0, beta.ppf(tail, np.maximum(seen, 1), draws - seen + 1))
-    left = np.maximum(draws - seen, 1)
-    high = np.where(seen == draws, 1.0, beta.ppf(1.0 - tail, seen + 1, left))
-    return low, high
 
 
 class Status(StrEnum):
@@ -109,12 +96,12 @@ class Curve:
     @cached_property
     def low(self) -> Float:
         """Lower confidence limit, from the networks that fail."""
-        return confidence_interval(self.at_least, self.draws)[0]
+        return np.array([share_interval(int(k), self.draws)[0] for k in self.at_least])
 
     @cached_property
     def high(self) -> Float:
         """Upper confidence limit, from the networks that may fail."""
-        return confidence_interval(self.at_most, self.draws)[1]
+        return np.array([share_interval(int(k), self.draws)[1] for k in self.at_most])
 
     @cached_property
     def status(self) -> list[Status]:
@@ -160,10 +147,8 @@ class Curve:
     @property
     def exceeded_from(self) -> float | None:
         """The smallest u above the admissible ones where the bound is exceeded."""
-        return _first(self.us, self.where(Status.EXCEEDED) & (self.us > self._last()))
-
-    def _last(self) -> float:
-        return -np.inf if self.largest_admissible is None else self.largest_admissible
+        last = -np.inf if self.largest_admissible is None else self.largest_admissible
+        return _first(self.us, self.where(Status.EXCEEDED) & (self.us > last))
 
     @property
     def verdict(self) -> Verdict:
@@ -178,58 +163,12 @@ class Curve:
         loud = np.logical_or.accumulate((self.high > level)[::-1])[::-1]
         return _first(self.us, ~loud)
 
-    def _words(self, status: Status) -> str:
-        unresolved = status is Status.UNRESOLVED
-        return f"{status.value} by {self.draws} draws" if unresolved else status.value
-
-    def rows(self) -> list[dict[str, Any]]:
-        """One plain row per u."""
-        return [
-            {
-                "d": self.d,
-                "L": self.L,
-                "s": self.s,
-                "u": float(u),
-                "bound": float(self.bound[i]),
-                "draws": self.draws,
-                "at_least": int(self.at_least[i]),
-                "at_most": int(self.at_most[i]),
-                "low": float(self.low[i]),
-                "high": float(self.high[i]),
-                "status": self._words(self.status[i]),
-                "admissible": bool(self.admissible[i]),
-            }
-            for i, u in enumerate(self.us)
-        ]
-
 
 @dataclass(frozen=True, eq=False)
 class Lemma3Table:
     """Failure probabilities over a grid of (d, L, s), and which u are admissible."""
 
     curves: tuple[Curve, ...]
-
-    def rows(self) -> list[dict[str, Any]]:
-        """One row per (d, L, s, u)."""
-        return [row for curve in self.curves for row in curve.rows()]
-
-    def admissible(self) -> list[dict[str, Any]]:
-        """One row per (d, L, s): where the bound is below 1, which u work, where failures end."""
-        return [
-            {
-                "d": curve.d,
-                "L": curve.L,
-                "s": curve.s,
-                "draws": curve.draws,
-                "bound_below_1_from": curve.smallest_informative,
-                "admissible_from": curve.smallest_admissible,
-                "confirmed_to": curve.largest_admissible,
-                "exceeded_from": curve.exceeded_from,
-                "failures_below_5_percent_from": curve.quiet_from(),
-                "verdict": curve.verdict.value,
-            }
-            for curve in self.curves
-        ]
 
     def as_records(self) -> list[Record]:
         """One record per s, because the lemma's constants depend on s."""
@@ -275,7 +214,8 @@ def _first(values: Float, where: Bool) -> float | None:
 
 def _record(s: float, curves: list[Curve]) -> Record:
     """The record of one s: its tightest comparison and the u that work."""
-    verdict = _overall([curve.verdict for curve in curves])
+    order = (Verdict.VIOLATED, Verdict.HOLDS, Verdict.NOT_APPLICABLE)
+    verdict = min((curve.verdict for curve in curves), key=order.index)
     fields: dict[str, Any] = {
         "part": f"s = {s:g}",
         "networks": sum(curve.draws for curve in curves),
@@ -297,11 +237,6 @@ def _record(s: float, curves: list[Curve]) -> Record:
         violations=int(curve.at_least[i]) if verdict is Verdict.VIOLATED else 0,
         **fields,
     )
-
-
-def _overall(verdicts: list[Verdict]) -> Verdict:
-    order = (Verdict.VIOLATED, Verdict.HOLDS, Verdict.NOT_APPLICABLE)
-    return min(verdicts, key=order.index)
 
 
 def _tightest(curve: Curve) -> tuple[float, int, Curve, float]:

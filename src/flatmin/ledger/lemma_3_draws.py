@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from threading import Event, Lock
 
@@ -14,12 +14,12 @@ from flatmin.core.checks import check_count, check_depth, check_positive, check_
 from flatmin.core.errors import SettingError
 from flatmin.core.seeds import generator
 from flatmin.core.threads import over_each, thread_count
+from flatmin.dynamics.descent import Progress
 from flatmin.ledger.lemma_9 import rank_one_directions
 
 Bool = Yes
 Int = NDArray[np.intp]
 Number = float | Float
-Progress = Callable[[int], None]
 
 STATEMENT = "lemma-3"
 DRAWS = {4: 2000, 8: 1000, 16: 500, 32: 300}

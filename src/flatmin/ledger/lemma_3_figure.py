@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flatmin.core.arrays import Float
-from flatmin.core.figures import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, SKY, plain_log_ticks
+from flatmin.core.figures import BLACK, COLOURS, MARKERS, new_figure, plain_log_ticks
 from flatmin.ledger.lemma_3 import Curve, Lemma3Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, RED)
 _LINES = ("-", "--", ":", "-.")
-_MARKERS = "os^Dv"
 _LEAST = 1e-4
 _MOST = 12.0
 
@@ -32,7 +30,7 @@ def lemma_3_figure(table: Lemma3Table) -> Figure:
         sorted({getattr(one, name) for one in table.curves}) for name in ("s", "d", "L")
     )
     figure, panels = _grid(len(scales) + 1)
-    colours = {d: _COLOURS[i % len(_COLOURS)] for i, d in enumerate(dimensions)}
+    colours = {d: COLOURS[i % len(COLOURS)] for i, d in enumerate(dimensions)}
     lines = {L: _LINES[i % len(_LINES)] for i, L in enumerate(depths)}
     for panel, s in zip(panels, scales, strict=False):
         for curve in table.curves:
@@ -49,14 +47,8 @@ def lemma_3_figure(table: Lemma3Table) -> Figure:
 
 def _grid(count: int) -> tuple[Figure, list[Axes]]:
     """Panels in two columns, the last one at the end."""
-    from matplotlib.figure import Figure as NewFigure
-
     rows = -(-count // 2)
-    figure = NewFigure(figsize=(9.0, 3.6 * rows + 0.9), layout="constrained")
-    axes: Any = figure.subplots(rows, 2, squeeze=False)
-    panels = list(axes.ravel())
-    for panel in panels:
-        panel.spines[["top", "right"]].set_visible(False)
+    figure, panels = new_figure(2, 9.0, 3.6 * rows + 0.9, rows)
     for panel in panels[count:]:
         panel.remove()
     return figure, panels[:count]
@@ -91,7 +83,7 @@ def _draw_admissible(
     """The smallest admissible u, and where failures become rare, at the worst depth."""
     for i, s in enumerate(scales):
         chosen = [one for one in table.curves if one.s == s]
-        marker, colour = _MARKERS[i % len(_MARKERS)], str(0.5 * i / max(1, len(scales) - 1))
+        marker, colour = MARKERS[i % len(MARKERS)], str(0.5 * i / max(1, len(scales) - 1))
         works = _worst({d: [one.smallest_admissible for one in chosen if one.d == d]
                         for d in dimensions})  # fmt: skip
         quiet = _worst({d: [one.quiet_from() for one in chosen if one.d == d] for d in dimensions})
@@ -108,12 +100,7 @@ def _draw_admissible(
 
 def _worst(found: dict[int, list[float | None]]) -> list[float]:
     """The largest over depths; a gap where one has none."""
-    return [
-        max((float("nan") if value is None else value for value in values), default=float("nan"))
-        if None not in values
-        else float("nan")
-        for values in found.values()
-    ]
+    return [float(np.max(np.array(values or [None], dtype=float))) for values in found.values()]
 
 
 def _add_legend(figure: Figure, colours: dict[int, str], lines: dict[int, str]) -> None:

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from flatmin.core.arrays import Float
+from flatmin.core.plain import Plain
 
 Describe = Callable[[tuple[int, ...]], str]
 
@@ -62,7 +63,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True)
-class Record:
+class Record(Plain):
     """One statement (or one part of it) on one ensemble, at its tightest."""
 
     statement: str
@@ -92,15 +93,6 @@ class Record:
     def within_room(self) -> bool:
         """Whether it holds with a negative slack, by as little as errors explain."""
         return self.verdict is Verdict.HOLDS and self.slack is not None and self.slack < 0.0
-
-    def as_dict(self) -> dict[str, Any]:
-        """The record as plain values, ready for JSON; what is not finite is None."""
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        del fields["sides"]
-        for name in ("bound", "measured", "slack", "room", "error"):
-            value = fields[name]
-            fields[name] = None if value is None or not np.isfinite(value) else float(value)
-        return fields | {"verdict": self.verdict.value}
 
 
 def compare(
@@ -174,6 +166,16 @@ def compare(
         ),
         **fields,
     )
+
+
+def sandwich(
+    statement: str, low: ArrayLike, value: ArrayLike, high: ArrayLike, **common: Any
+) -> list[Record]:
+    """The records of low <= value <= high, parts "lower" and "upper", by `compare`."""
+    return [
+        compare(statement, low, value, measured="larger", part="lower", **common),
+        compare(statement, value, high, measured="smaller", part="upper", **common),
+    ]
 
 
 def not_applicable(statement: str, hypothesis: str, at: str = "", **fields: Any) -> Record:

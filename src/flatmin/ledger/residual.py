@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from flatmin.core.arrays import Float, Yes
+from flatmin.core.statistics import mean_half_width
 from flatmin.ledger.evidence import Evidence
 from flatmin.ledger.invariants import largest_error, largest_error_of
 from flatmin.ledger.lacks import lacks
@@ -132,9 +133,9 @@ def _near(runs: Evidence) -> Yes:
     C_4 is not given; this much is needed. At a critical point that is no minimiser the map lacks a
     direction of P* Sigma^{1/2}, which costs at least its smallest singular value squared.
     """
-    if runs.risk is None:
+    if runs.excess_risk is None:
         return np.zeros(len(runs), dtype=bool)
-    return np.asarray(runs.risk[0] < _lowest_saddle(runs))
+    return np.asarray(runs.excess_risk[0] < _lowest_saddle(runs))
 
 
 def _lowest_saddle(runs: Evidence) -> float:
@@ -144,10 +145,10 @@ def _lowest_saddle(runs: Evidence) -> float:
 
 def _not_near(runs: Evidence) -> str:
     """Why no run begins below every saddle."""
-    if runs.risk is None:
+    if runs.excess_risk is None:
         return lacks(runs, measured=["excess_risk"])
     below = f"R(W(0)) - R_min below every saddle's, {_lowest_saddle(runs):.3g}"
-    return f"{below} (here {np.min(runs.risk[0]):.3g} or more)"
+    return f"{below} (here {np.min(runs.excess_risk[0]):.3g} or more)"
 
 
 def _residual(cases: Sequence[Evidence], one_output: bool) -> list[Evidence]:
@@ -165,11 +166,11 @@ def _residual(cases: Sequence[Evidence], one_output: bool) -> list[Evidence]:
 def _hypothesis(cases: Sequence[Evidence]) -> str:
     """The hypothesis with the number that must be small: C_4 is not given in numbers."""
     ratios = [
-        float(np.max(runs.risk[0]))
+        float(np.max(runs.excess_risk[0]))
         * runs.regression.largest_eigenvalue
         / (runs.regression.smallest_eigenvalue * runs.output_norm) ** 2
         for runs in cases
-        if runs.risk is not None
+        if runs.excess_risk is not None
     ]
     if not ratios:
         return WORDS
@@ -256,7 +257,7 @@ def _doubling(
     for i in range(2, len(x)):
         rise = gaps[i - 1] / gaps[i - 2] * (x[i - 1] - x[i - 2])
         limit = x[i - 1] + rise if means[i - 1] > means[i - 2] else x[i - 2]
-        bound[i], room[i] = limit.mean(), _half_width(x[i] - limit)
+        bound[i], room[i] = limit.mean(), mean_half_width(x[i] - limit, 0.99)
     listed = ", ".join(f"{mean:.4g} at {size}" for size, mean in zip(sizes, means, strict=True))
     return compare(
         statement,
@@ -275,13 +276,3 @@ def _doubling(
         error=error,
         note=f"constant measured: {name}: {listed}",
     )
-
-
-def _half_width(values: Float) -> float:
-    """Half of the 99 % confidence interval of a mean; 0 if there is one value only."""
-    from scipy.stats import t
-
-    count = len(values)
-    if count < 2:
-        return 0.0
-    return float(t.ppf(0.995, count - 1) * np.std(values, ddof=1) / np.sqrt(count))

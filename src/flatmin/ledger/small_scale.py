@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from flatmin.core.arrays import Float, Yes
+from flatmin.core.arrays import Yes
+from flatmin.core.statistics import difference_half_width
 from flatmin.ledger.convergence import a1
 from flatmin.ledger.evidence import EPSILON, Evidence
 from flatmin.ledger.invariants import largest_error, largest_error_of
 from flatmin.ledger.lacks import lacks
-from flatmin.ledger.record import Record, compare, not_applicable
+from flatmin.ledger.record import Record, compare, not_applicable, sandwich
 from flatmin.theory.minimal_sharpness import corollary_2_bound
 from flatmin.theory.minimal_sharpness import vanishing_scale_limit as limit_of
 
@@ -53,20 +54,19 @@ def corollary_1(runs: Evidence) -> list[Record]:
         return [not_applicable("corollary-1", HYPOTHESIS, why=_lacking(runs, "spectral_norm"))]
     meets, words, why = assumptions(runs)
     norm, share = runs.regression.w_star_norm, 1.0 / runs.depth
-    common: dict[str, Any] = {
-        "hypothesis": words,
-        "why": why,
-        "applies": meets[:, None],
-        "place": runs.place("network", "layer"),
-        "flow_only": not runs.flow,
-        "error": largest_error(runs),
-        "note": "at the end of training",
-    }
-    low, high = (norm / 2.0) ** share, (2.0 * norm) ** share
-    return [
-        compare("corollary-1", low, norms, measured="larger", part="lower", **common),
-        compare("corollary-1", norms, high, measured="smaller", part="upper", **common),
-    ]
+    return sandwich(
+        "corollary-1",
+        (norm / 2.0) ** share,
+        norms,
+        (2.0 * norm) ** share,
+        hypothesis=words,
+        why=why,
+        applies=meets[:, None],
+        place=runs.place("network", "layer"),
+        flow_only=not runs.flow,
+        error=largest_error(runs),
+        note="at the end of training",
+    )
 
 
 def corollary_2(runs: Evidence) -> list[Record]:
@@ -139,7 +139,7 @@ def _limit(group: Sequence[Evidence], hypothesis: str) -> Record | None:
         return None
     distances = [np.abs(value[scale == s] / limit - 1.0) for s in scales]
     distance = np.array([np.mean(one) for one in distances])
-    unsure = [_half_width(low, high) for low, high in pairwise(distances)]
+    unsure = [difference_half_width(*pair, confidence=0.99) for pair in pairwise(distances)]
     rate = np.polyfit(np.log(scales), np.log(np.maximum(distance, EPSILON)), 1)[0]
     listed = ", ".join(f"{d:.2g} at {s:.3g}" for s, d in zip(scales, distance, strict=True))
     return compare(
@@ -157,15 +157,3 @@ def _limit(group: Sequence[Evidence], hypothesis: str) -> Record | None:
         x_name="initial scale",
         note=f"|S/limit - 1| is {listed}: about scale^{rate:.2g}",
     )
-
-
-def _half_width(first: Float, second: Float) -> float:
-    """Half of the 99 % confidence interval of the difference of two means (Welch's)."""
-    from scipy.stats import t
-
-    squares = np.array([np.var(one, ddof=1) / len(one) for one in (first, second)])
-    if not squares.sum():
-        return 0.0
-    shares = squares / squares.sum()
-    freedom = 1.0 / np.sum(shares**2 / (len(first) - 1.0, len(second) - 1.0))
-    return float(t.ppf(0.995, freedom) * np.sqrt(squares.sum()))

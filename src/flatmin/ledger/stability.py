@@ -11,7 +11,7 @@ from flatmin.dynamics.descent import descend
 from flatmin.ledger.evidence import Evidence
 from flatmin.ledger.flatness import minimiser
 from flatmin.ledger.lacks import lacks
-from flatmin.ledger.record import Record, compare, not_applicable
+from flatmin.ledger.record import Record, compare, not_applicable, sandwich
 from flatmin.network.ensemble import Ensemble
 
 # The rates tried, as multiples of 2/S; the kick, as a share of |W|; and how long it is followed.
@@ -31,26 +31,18 @@ def edge(runs: Evidence) -> list[Record]:
     hypothesis = (
         f"gradient descent that settled: {np.count_nonzero(runs.settled)} of {len(runs)} runs"
     )
-    common: dict[str, Any] = {
-        "hypothesis": hypothesis,
-        "applies": runs.settled,
-        "room": runs.minimiser_room,
-        "place": runs.place("network"),
-    }
-    upper = compare("edge", runs.sharpness, runs.edge, measured="smaller", part="upper", **common)
-    if not runs.initial.architecture.linear:
-        return [upper]
-    return [
-        compare(
-            "edge",
-            runs.least_sharpness,
-            runs.sharpness,
-            measured="larger",
-            part="lower",
-            **common,
-        ),
-        upper,
-    ]
+    linear = runs.initial.architecture.linear
+    records = sandwich(
+        "edge",
+        runs.least_sharpness if linear else np.nan,
+        runs.sharpness,
+        runs.edge,
+        hypothesis=hypothesis,
+        applies=runs.settled,
+        room=runs.minimiser_room,
+        place=runs.place("network"),
+    )
+    return records if linear else records[1:]
 
 
 def linear_stability(runs: Evidence) -> list[Record]:

@@ -146,13 +146,7 @@ STATEMENTS: tuple[Statement, ...] = (
         convergence.gradient_sandwich,
         quantity="|∇_k R|²",
     ),
-    Statement(
-        "edge",
-        "S_min <= S <= 2/eta",
-        "the talk",
-        stability.edge,
-        quantity="sharpness S",
-    ),
+    Statement("edge", "S_min <= S <= 2/eta", "the talk", stability.edge, quantity="sharpness S"),
     Statement(
         "linear-stability",
         "Stable only below 2/eta",

@@ -11,29 +11,31 @@ import numpy as np
 import pandas as pd
 
 from flatmin.paper import beyond_figures as drawn
-from flatmin.paper.beyond_figures import (
+from flatmin.paper.claims import (
+    SHARE_RUNS,
+    Claim,
+    all_of,
+    between,
+    compared,
+    judge,
+    median_between,
+    needing,
+    within,
+)
+from flatmin.paper.measures import (
     ALIGNMENTS,
     CONDITIONS,
     FEATURES,
     PAPER_SLOPE,
     STARTS,
     dead,
+    finished,
     flatness,
     learned_above,
     regression_of,
     sharpening,
     slopes,
     working_rates,
-)
-from flatmin.paper.claims import (
-    SHARE_RUNS,
-    Claim,
-    between,
-    finished,
-    judge,
-    median_between,
-    needing,
-    within,
 )
 from flatmin.paper.tables import Item, StudyTables, Tables
 
@@ -82,16 +84,15 @@ def ill_conditioned(tables: Tables) -> list[Claim]:
             place = f"condition number {condition}, {ALIGNMENTS[alignment]}"
             above, all_above = learned_above(rows)
             claims = [
-                judge(
+                compared(
                     f"{name}-nothing-above",
                     figure,
                     f"{place}: no rate above the exact 2/S_min works for half of the runs: the "
                     f"largest share that learned (of all runs above it {all_above:.4f}; a run that "
                     "keeps oscillating may be caught at a small risk)",
-                    "below 0.5",
-                    "none",
                     above,
-                    above < 0.5,
+                    "below",
+                    0.5,
                 )
             ]
             if alignment == "spread":
@@ -157,36 +158,33 @@ def generalisation(tables: Tables) -> list[Claim]:
     spread = float(slope.std(ddof=1)) / typical if len(table) > 1 and typical > 0 else np.nan
     same = float(((slope - PAPER_SLOPE).abs() <= 2.0 * error).mean()) if len(table) else np.nan
     claims = [
-        judge(
+        compared(
             f"{figure}-belongs-to-data",
             figure,
             f"the slope of test - train risk on sharpness belongs to the data set (range "
             f"{slope.min():.3f} to {slope.max():.3f} over {len(table)} data sets, mean "
             f"{slope.mean():.3f}): its standard deviation over data sets in standard errors "
             "within one",
-            "at least 2",
-            "none",
             spread,
-            spread >= 2.0,
+            "at least",
+            2.0,
         ),
-        judge(
+        compared(
             f"{figure}-paper-slope",
             figure,
             f"the paper's slope {PAPER_SLOPE:g} is not that of most data sets: share within two "
             "standard errors of it",
-            "at most 0.5",
-            "none",
             same,
-            same <= 0.5,
+            "at most",
+            0.5,
         ),
-        judge(
+        compared(
             f"{figure}-positive",
             figure,
             "sharper minima generalise worse on every data set: the smallest slope",
-            "above 0",
-            "none",
             float(slope.min()) if len(table) else np.nan,
-            bool(len(table)) and bool(slope.min() > 0.0),
+            "above",
+            0.0,
         ),
     ]
     return needing(claims, DATASETS, "data sets with a slope", len(table))
@@ -218,16 +216,15 @@ def flow(tables: Tables) -> list[Claim]:
             1.0,
             0.05,
         ),
-        judge(
+        compared(
             f"{figure}-large-scale",
             figure,
             f"from scale {large:g} gradient descent ends flatter than gradient flow at every rate "
             f"(means over the runs that do not diverge; {100 * lost:.0f} % do): the largest mean "
             "sharpness over the flow's",
-            "below 1",
-            "none",
             float(from_large.max()),
-            bool(from_large.max() < 1.0),
+            "below",
+            1.0,
         ),
         judge(
             f"{figure}-large-scale-order",
@@ -270,46 +267,38 @@ def progressive_sharpening(tables: Tables) -> list[Claim]:
     peaks = (small["peak"] <= 1.01).mean()
     monotone = small["monotone"].mean()
     return [
-        judge(
+        all_of(
             f"{figure}-small-rises",
             figure,
             f"from scale {moved['scale'].min():g} sharpness rises overall at every depth: share of "
             f"runs (median factor {small['change'].median():.3g})",
-            "1",
-            "none",
             float(rises),
-            bool(rises == 1.0),
         ),
-        judge(
+        compared(
             f"{figure}-large-falls",
             figure,
             f"from scale {moved['scale'].max():g} sharpness falls overall: share of runs (median "
             f"factor {large['change'].median():.3g})",
-            "at least 0.9",
-            "none",
             float(falls),
-            bool(falls >= 0.9),
+            "at least",
+            0.9,
         ),
-        judge(
+        all_of(
             f"{figure}-ends-at-peak",
             figure,
             f"from scale {moved['scale'].min():g} a run is sharpest at its end, to 1 %: share of "
             "runs",
-            "1",
-            "none",
             float(peaks),
-            bool(peaks == 1.0),
         ),
-        judge(
+        compared(
             f"{figure}-not-monotone",
             figure,
             f"sharpening is seldom monotone: share of runs from scale {moved['scale'].min():g} "
             f"whose recorded sharpness never falls (over all runs that rise overall "
             f"{rising['monotone'].mean():.3f}, median largest fall {rising['fall'].median():.3f})",
-            "at most 0.5",
-            "none",
             float(monotone),
-            bool(monotone <= 0.5),
+            "at most",
+            0.5,
         ),
     ]
 
@@ -339,16 +328,15 @@ def depth_and_width(tables: Tables) -> list[Claim]:
                     exponent,
                     exponent <= GROWTH and not missing,
                 ),
-                judge(
+                compared(
                     f"{figure}-{axis}-{start}-bound",
                     figure,
                     f"{label}, by {words}: S/S_min stays below 4 Lam/lam"
                     + ("" if start == "small" else " (Corollary 3 leaves its constant open)")
                     + ": the largest share of it",
-                    "at most 1",
-                    "none",
                     reached,
-                    reached <= 1.0,
+                    "at most",
+                    1.0,
                 ),
             ]
     return claims

@@ -1,13 +1,11 @@
-"""What is measured and drawn beyond the paper's figures, from the tables of shipped studies.
+"""What is drawn beyond the paper's figures, from the tables of shipped studies.
 
-Measures come first: figures and claims (`beyond`) take the same ones. As in `figures`, lines are
-geometric means over the runs that did not diverge, bands their 95 % confidence intervals.
+As in `figures`, lines are geometric means over the runs that did not diverge, bands their 95 %
+confidence intervals.
 """
 
 from __future__ import annotations
 
-from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,129 +14,32 @@ import pandas as pd
 from flatmin.core.figures import (
     BLACK,
     BLUE,
-    GREEN,
-    ORANGE,
-    PURPLE,
+    COLOURS,
+    MARKERS,
     RED,
     new_figure,
     plain_log_ticks,
 )
-from flatmin.data.regression import Regression
-from flatmin.paper.claims import finished, gap_line, gap_points
 from flatmin.paper.figures import band, draw_means, sharpness_figure
+from flatmin.paper.measures import (
+    ALIGNMENTS,
+    CONDITIONS,
+    DEAD,
+    PAPER_SLOPE,
+    STARTS,
+    dead,
+    finished,
+    flatness,
+    regression_of,
+    sharpening,
+    slopes,
+    working_rates,
+)
 from flatmin.paper.tables import Tables
-from flatmin.study.inputs import data_of
-from flatmin.study.spec import Study, parse_spec
-from flatmin.theory.minimal_sharpness import critical_learning_rate, paper_learning_rate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-ALIGNMENTS = {"spread": "w* spread over all eigenvectors", "weak": "w* on the weak eigenvectors"}
-CONDITIONS = (100, 1000)
-FEATURES = (2, 4, 8, 16, 32, 64)
-STARTS = {"small": "small initialisation", "residual": "residual initialisation"}
-# The slope of the paper's Figure 6b, with its standard error.
-PAPER_SLOPE, PAPER_SLOPE_ERROR = 0.42, 0.01
-# Changes of sharpness below this share of it do not count as a rise or a fall.
-STILL = 1e-3
-# A network with an activation has died when its sharpness is below this share of the linear S_min.
-DEAD = 1e-3
-
-_COLOURS = (BLUE, ORANGE, GREEN, RED, PURPLE, BLACK)
-_MARKERS = ("o", "s", "^", "D", "v", "x")
-
-
-@cache
-def shipped_study(name: str) -> Study:
-    """A study of this folder by name."""
-    place = files("flatmin.paper").joinpath("studies", f"{name}.toml")
-    return parse_spec(place.read_text(encoding="utf-8"), f"the shipped study {name!r}")
-
-
-def regression_of(name: str) -> Regression:
-    """The data of a shipped study with one data set."""
-    return data_of(shipped_study(name), 0).regression
-
-
-def working_rates(rows: pd.DataFrame, data: Regression) -> pd.DataFrame:
-    """By depth, in units of the exact 2/S_min: the largest rate at which at least half of the runs
-    learned (`measured`, NaN if there is none) and the paper's formula (`paper`)."""
-    # Not the distance to w*: directions of small eigenvalue hardly change the risk, and reaching w*
-    # along them takes a number of steps of the order of the condition number.
-    shares = rows["learned"].groupby([rows["depth"], rows["relative_rate"]]).mean()
-    table = {}
-    for depth in sorted(rows["depth"].unique()):
-        works = shares[depth][shares[depth] >= 0.5].index
-        paper = paper_learning_rate(data, int(depth)) / critical_learning_rate(data, int(depth))
-        table[int(depth)] = {"measured": works.max() if len(works) else np.nan, "paper": paper}
-    return pd.DataFrame.from_dict(table, orient="index", dtype=float)
-
-
-def learned_above(rows: pd.DataFrame) -> tuple[float, float]:
-    """The share of runs that learned above the exact 2/S_min: the largest at a depth and rate, and
-    that of all of them."""
-    above = rows[rows["relative_rate"] > 1.0]
-    learned = above["learned"]
-    largest = learned.groupby([above["depth"], above["relative_rate"]]).mean().max()
-    return float(largest), float(learned.mean())
-
-
-def dead(rows: pd.DataFrame) -> pd.Series[bool]:
-    """Which runs ended where the network hardly depends on its weights: no minimiser is so flat."""
-    return rows["sharpness"] < DEAD * rows["minimal_sharpness"]
-
-
-def slopes(rows: pd.DataFrame) -> pd.DataFrame:
-    """The slope of Figure 6b and its standard error, by data set; too few runs give none."""
-    table = {}
-    for dataset, group in rows.groupby("dataset"):
-        x, _ = gap_points(group)
-        if len(x) >= 3 and np.ptp(x) > 0:
-            line = gap_line(group)
-            table[dataset] = {"slope": line.slope, "error": line.slope_error}
-    return pd.DataFrame.from_dict(table, orient="index", columns=["slope", "error"], dtype=float)
-
-
-def sharpening(rows: pd.DataFrame, traces: pd.DataFrame) -> pd.DataFrame:
-    """How sharpness moved along each run that settled.
-
-    `change` is its final over its initial value; `monotone` whether no record lies below an earlier
-    one; `fall` the largest relative fall below an earlier record; `peak` the largest record over
-    the final one.
-    """
-    kept = rows[rows["state"] == "settled"].set_index("run")
-    table = {}
-    for run, trace in traces.dropna(subset=["sharpness"]).groupby("run"):
-        if run in kept.index:
-            along = trace.sort_values("step")["sharpness"].to_numpy()
-            fall = float(np.max(1.0 - along / np.maximum.accumulate(along)))
-            table[run] = {"fall": fall, "peak": along.max() / along[-1]}
-    moved = pd.DataFrame.from_dict(table, orient="index", columns=["fall", "peak"], dtype=float)
-    moved["monotone"] = moved["fall"] <= STILL
-    moved["change"] = kept["sharpness"] / kept["initial_sharpness"]
-    return moved.join(kept[["depth", "scale"]])
-
-
-def flatness(tables: Tables, axis: str, start: str) -> pd.DataFrame:
-    """S/S_min of the settled runs against `size`: the depth, or the number of features.
-
-    `bound` is Corollary 2's 4 Lam/lam of the data.
-    """
-    names = {
-        "depth": [f"beyond-depth-{start}"],
-        "width": [f"beyond-width-{start}-{d}" for d in FEATURES],
-    }[axis]
-    parts = []
-    for name in names:
-        rows = tables[name].rows
-        ended, data = rows[rows["state"] == "settled"], regression_of(name)
-        size = ended["depth"] if axis == "depth" else data.d
-        ratio = ended["sharpness"] / ended["minimal_sharpness"]
-        bound = 4.0 * data.condition_number
-        parts.append(pd.DataFrame({"size": size, "ratio": ratio, "bound": bound}))
-    return pd.concat(parts, ignore_index=True)
 
 
 def _named_ticks(panel: Axes, values: Any) -> None:
@@ -171,11 +72,11 @@ def ill_conditioned_figure(tables: Tables) -> Figure:
             depths = table.index
             words = f"condition number {condition}"
             panel.plot(
-                depths, table["measured"], marker=_MARKERS[i], ms=5, color=_COLOURS[i],
+                depths, table["measured"], marker=MARKERS[i], ms=5, color=COLOURS[i],
                 label=f"measured, {words}",
             )  # fmt: skip
             panel.plot(
-                depths, table["paper"], ls=":", marker="x", ms=5, color=_COLOURS[i],
+                depths, table["paper"], ls=":", marker="x", ms=5, color=COLOURS[i],
                 label=f"the paper's formula, {words}",
             )  # fmt: skip
         panel.axhline(1.0, color=BLACK, lw=1, zorder=0, label="2/S_min, exact")
@@ -217,14 +118,14 @@ def flow_figure(tables: Tables) -> Figure:
     for i, (scale, rows) in enumerate(descent.groupby("scale")):
         label = f"scale {scale:g}"
         draw_means(
-            left, finished(rows), "learning_rate", "sharpness", label, _COLOURS[i], _MARKERS[i]
+            left, finished(rows), "learning_rate", "sharpness", label, COLOURS[i], MARKERS[i]
         )
         if scale in reference.index:
             mean, low, high = (float(x) for x in reference.loc[scale].to_numpy()[:3])
-            left.axhspan(low, high, color=_COLOURS[i], alpha=0.3, lw=0)
-            left.axhline(mean, color=_COLOURS[i], lw=1, ls="-.")
+            left.axhspan(low, high, color=COLOURS[i], alpha=0.3, lw=0)
+            left.axhline(mean, color=COLOURS[i], lw=1, ls="-.")
         share = (rows["state"] == "diverged").groupby(rows["learning_rate"]).mean()
-        right.plot(share.index, share, marker=_MARKERS[i], ms=4, color=_COLOURS[i], label=label)
+        right.plot(share.index, share, marker=MARKERS[i], ms=4, color=COLOURS[i], label=label)
     left.plot(rates, 2.0 / rates, color=BLACK, ls="--", lw=1, label="2/eta")
     left.plot([], [], color=BLACK, ls="-.", lw=1, label="gradient flow")
     left.set(ylabel="final sharpness", yscale="log")
@@ -250,9 +151,9 @@ def sharpening_figure(tables: Tables) -> Figure:
             panel.plot(
                 share.index,
                 share,
-                marker=_MARKERS[i],
+                marker=MARKERS[i],
                 ms=4,
-                color=_COLOURS[i],
+                color=COLOURS[i],
                 label=f"L = {depth}",
             )
     left.set(ylabel="share of runs", title="sharper at the end than at the start")
@@ -284,7 +185,7 @@ def _sharpness_by_risk(
             share = np.minimum.accumulate(excess / excess[0])
             logs = np.log(trace["sharpness"].to_numpy() / least[run])
             ways.append(np.interp(-np.log(left), -np.log(np.maximum(share, 1e-300)), logs))
-        colour = _COLOURS[i % len(_COLOURS)]
+        colour = COLOURS[i % len(COLOURS)]
         panel.plot(left, np.exp(np.mean(ways, axis=0)), color=colour, label=f"scale {scale:g}")
     panel.axhline(1.0, color=BLACK, lw=0.8, ls=":")
     panel.set(xlabel="excess risk left, share of the initial one", ylabel="sharpness / S_min")
@@ -301,7 +202,7 @@ def flatness_figure(tables: Tables) -> Figure:
         bound = None
         for i, (start, label) in enumerate(STARTS.items()):
             table = flatness(tables, axis, start)
-            draw_means(panel, table, "size", "ratio", label, _COLOURS[i], _MARKERS[i])
+            draw_means(panel, table, "size", "ratio", label, COLOURS[i], MARKERS[i])
             bound = table.groupby("size")["bound"].first()
             _named_ticks(panel, bound.index)
         assert bound is not None

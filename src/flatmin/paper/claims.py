@@ -7,13 +7,17 @@ are too few to tell, the claim is undecided and says what it needs.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
+from operator import ge, gt, le, lt
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from flatmin.core.plain import Plain
+from flatmin.core.statistics import median_interval
 from flatmin.data.regression import Regression
+from flatmin.paper.measures import PAPER_SLOPE, PAPER_SLOPE_ERROR, finished, gap_line
 from flatmin.theory.minimal_sharpness import (
     corollary_2_bound,
     critical_learning_rate,
@@ -22,6 +26,7 @@ from flatmin.theory.minimal_sharpness import (
     vanishing_scale_limit,
 )
 
+_RELATIONS = {"at most": le, "at least": ge, "below": lt, "above": gt}
 HOLDS, FAILS, UNDECIDED = "holds", "fails", "undecided"
 # The paper draws distances: a run is near w* when its squared distance is below this; |w*| = 1.
 NEAR = 1e-2
@@ -33,7 +38,7 @@ SHARE_RUNS = 10
 
 
 @dataclass(frozen=True)
-class Claim:
+class Claim(Plain):
     """One statement about a figure, what it expects, what was measured, and the verdict.
 
     `needs` is what would decide an undecided claim.
@@ -47,10 +52,6 @@ class Claim:
     tolerance: str
     verdict: str
     needs: str = ""
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
 
 
 def judge(
@@ -80,19 +81,17 @@ def between(
     return judge(id, figure, statement, expected, "none", measured, low <= measured <= high)
 
 
-def median_interval(values: Any) -> tuple[float, float]:
-    """The 95 % interval of a median between two of the values in order, whatever they follow.
+def compared(
+    id: str, figure: str, statement: str, measured: float, relation: str, limit: float
+) -> Claim:
+    """A claim that a number is "at most", "at least", "below" or "above" another."""
+    ok = bool(_RELATIONS[relation](measured, limit))
+    return judge(id, figure, statement, f"{relation} {limit:.3g}", "none", measured, ok)
 
-    The k-th smallest lies above the median with probability P(Bin(n, 1/2) < k): k is the largest
-    for which that is at most 2.5 %. Fewer than FEWEST values leave the median open.
-    """
-    from scipy.stats import binom
 
-    ordered = np.sort(np.asarray(values, dtype=float))
-    k = int(binom.ppf(0.025, len(ordered), 0.5)) if len(ordered) else 0
-    if k < 1:
-        return -np.inf, np.inf
-    return float(ordered[k - 1]), float(ordered[-k])
+def all_of(id: str, figure: str, statement: str, share: float) -> Claim:
+    """A claim about every run: the share of those for which it is true is 1."""
+    return judge(id, figure, statement, "1", "none", share, share == 1.0)
 
 
 def median_between(
@@ -123,11 +122,6 @@ def needing(claims: list[Claim], least: int, what: str, have: int) -> list[Claim
     return [replace(claim, verdict=UNDECIDED, needs=needs) for claim in claims]
 
 
-def finished(rows: pd.DataFrame) -> pd.DataFrame:
-    """Runs that did not diverge."""
-    return rows[rows["state"] != "diverged"]
-
-
 def success_and_failure(
     rows: pd.DataFrame, data: Regression, figure: str, depth: int, p_norm: float
 ) -> list[Claim]:
@@ -139,24 +133,22 @@ def success_and_failure(
     medians = below.groupby(["learning_rate", "scale"])["distance"].median()
     by_scale = above.groupby("scale")["distance"].median()
     return [
-        judge(
+        compared(
             f"{figure}-learns-below",
             figure,
             "below 2/S_min the runs that do not diverge come near w*, whatever the scale: the "
             "largest median of |w - w*|^2 over rates and scales",
-            f"at most {NEAR:g}",
-            "none",
             medians.max(),
-            medians.max() <= NEAR,
+            "at most",
+            NEAR,
         ),
-        judge(
+        compared(
             f"{figure}-fails-above",
             figure,
             "above 2/S_min they do not: the smallest median of |w - w*|^2 over scales",
-            f"at least {NEAR:g}",
-            "none",
             by_scale.min(),
-            by_scale.min() >= NEAR,
+            "at least",
+            NEAR,
         ),
     ]
 
@@ -201,15 +193,12 @@ def small_scale(rows: pd.DataFrame, data: Regression, depth: int) -> list[Claim]
     inside = ended["sharpness"].between(low * (1 - 1e-9), high)
     spread = float(means.max() / means.min()) if len(means) > 1 else np.nan
     return [
-        judge(
+        all_of(
             "1b-corollary-2",
             "1b",
             "from the smallest scale all runs end between Theorem 1's lower and Corollary 2's "
             "upper bound: share inside",
-            "1",
-            "none",
             float(inside.mean()) if len(inside) else np.nan,
-            bool(inside.all()),
         ),
         judge(
             "1b-rate-independent",
@@ -258,36 +247,31 @@ def plateau(rows: pd.DataFrame, figure: str, rates: list[float], scales: int) ->
 def two_runs(traces: pd.DataFrame, rows: pd.DataFrame, figures: tuple[str, str]) -> list[Claim]:
     """1c, 4c: the run stays below 2/eta. 1d, 4d: the run goes to 2/eta and stays around it."""
     slow, fast = rows["learning_rate"].min(), rows["learning_rate"].max()
-    claims = []
-    for rate, figure in ((slow, figures[0]), (fast, figures[1])):
+
+    def shares(rate: float) -> Any:
         run = rows.loc[rows["learning_rate"] == rate, "run"].iloc[0]
-        share = traces[traces["run"] == run].sort_values("step")["sharpness"].dropna() * rate / 2.0
-        if rate == slow:
-            claims.append(
-                judge(
-                    f"{figure}-below-edge",
-                    figure,
-                    f"the run at rate {rate:g} stays below the edge: the largest S eta/2",
-                    "below 1",
-                    "none",
-                    share.max(),
-                    share.max() < 1.0,
-                )
-            )
-        else:
-            tail = share.iloc[len(share) // 2 :]
-            claims.append(
-                within(
-                    f"{figure}-at-edge",
-                    figure,
-                    f"the run at rate {rate:g} settles around the edge: mean of S eta/2 over the "
-                    "second half",
-                    float(tail.mean()),
-                    1.0,
-                    0.1,
-                )
-            )
-    return claims
+        return traces[traces["run"] == run].sort_values("step")["sharpness"].dropna() * rate / 2.0
+
+    around = shares(fast)
+    return [
+        compared(
+            f"{figures[0]}-below-edge",
+            figures[0],
+            f"the run at rate {slow:g} stays below the edge: the largest S eta/2",
+            shares(slow).max(),
+            "below",
+            1.0,
+        ),
+        within(
+            f"{figures[1]}-at-edge",
+            figures[1],
+            f"the run at rate {fast:g} settles around the edge: mean of S eta/2 over the second "
+            "half",
+            float(around.iloc[len(around) // 2 :].mean()),
+            1.0,
+            0.1,
+        ),
+    ]
 
 
 def depth_thresholds(rows: pd.DataFrame, data: Regression) -> list[Claim]:
@@ -365,45 +349,16 @@ def initial_sensitivity(linear: pd.DataFrame, residual: pd.DataFrame) -> list[Cl
 
     gaussian, identity = ratio(linear), ratio(residual)
     return [
-        judge(
+        compared(
             "4b-less-sensitive",
             "4b",
             f"initial sharpness varies over the scales by a smaller factor than from Gaussian "
             f"initialisation ({gaussian:.3g}): the factor",
-            f"below {gaussian:.3g}",
-            "none",
             identity,
-            identity < gaussian,
+            "below",
+            gaussian,
         )
     ]
-
-
-@dataclass(frozen=True)
-class Line:
-    """A regression line with its standard errors."""
-
-    slope: float
-    slope_error: float
-    intercept: float
-    intercept_error: float
-
-
-def gap_points(rows: pd.DataFrame, rate: float = 0.001) -> tuple[Any, Any]:
-    """6b: log10 of final sharpness and of test risk minus train risk, one point a run."""
-    kept = finished(rows[np.isclose(rows["learning_rate"], rate)])
-    gap = kept["test_risk"] - kept["train_risk"]
-    kept, gap = kept[gap > 0], gap[gap > 0]
-    return np.log10(kept["sharpness"].to_numpy()), np.log10(gap.to_numpy())
-
-
-def gap_line(rows: pd.DataFrame) -> Line:
-    """6b's regression line."""
-    from scipy.stats import linregress
-
-    fit = linregress(*gap_points(rows))
-    return Line(
-        float(fit.slope), float(fit.stderr), float(fit.intercept), float(fit.intercept_stderr)
-    )
 
 
 def generalisation(rows: pd.DataFrame) -> list[Claim]:
@@ -420,8 +375,8 @@ def generalisation(rows: pd.DataFrame) -> list[Claim]:
             "slope of log10(test - train risk) on log10(sharpness), "
             f"ours +- {line.slope_error:.3f}",
             line.slope,
-            0.42,
-            2.0 * float(np.hypot(line.slope_error, 0.01)),
+            PAPER_SLOPE,
+            2.0 * float(np.hypot(line.slope_error, PAPER_SLOPE_ERROR)),
         ),
         within(
             "6b-intercept",

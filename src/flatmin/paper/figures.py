@@ -14,18 +14,19 @@ import pandas as pd
 from flatmin.core.figures import (
     BLACK,
     BLUE,
+    COLOURS,
     GREEN,
-    ORANGE,
-    PURPLE,
+    MARKERS,
     RED,
     SKY,
     legend_above,
     new_figure,
     plain_log_ticks,
 )
+from flatmin.core.statistics import mean_half_width, share_band
 from flatmin.data.regression import Regression
 from flatmin.dynamics.figures import draw_trace
-from flatmin.paper.claims import gap_line, gap_points
+from flatmin.paper.measures import finished, gap_line, gap_points
 from flatmin.theory.minimal_sharpness import (
     corollary_2_bound,
     critical_learning_rate,
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_COLOURS = (BLUE, ORANGE, GREEN, RED, PURPLE)
-_MARKERS = ("o", "s", "^", "D", "v")
 _SMALLEST = 1e-25
 # From this many values on an interval is drawn instead of the values.
 FEW = 8
@@ -50,14 +49,11 @@ def band(rows: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
 
     Fewer than three values have no interval.
     """
-    from scipy.stats import t as student
-
     kept = rows[[x, y]].dropna()
     logs = np.log(kept[y].clip(lower=_SMALLEST))
     groups = logs.groupby(kept[x])
     count, mean = groups.count(), groups.mean()
-    error = groups.std(ddof=1).fillna(0.0) / np.sqrt(count)
-    width = (error * student.ppf(0.975, np.maximum(count - 1, 1))).where(count >= 3, 0.0)
+    width = groups.agg(mean_half_width).where(count >= 3, 0.0)
     low, high = np.exp(mean - width), np.exp(mean + width)
     return pd.DataFrame({"mean": np.exp(mean), "low": low, "high": high, "count": count})
 
@@ -86,17 +82,13 @@ def _rates(rows: pd.DataFrame) -> list[float]:
     return sorted(rows["learning_rate"].unique())
 
 
-def _finished(rows: pd.DataFrame) -> pd.DataFrame:
-    return rows[rows["state"] != "diverged"]
-
-
 def distance_figure(rows: pd.DataFrame) -> Figure:
     """1a, 4a: |w - w*|^2 after training against initial scale, one line per rate."""
     figure, (panel,) = new_figure(1, width=6.0, height=4.2)
     draw_means(panel, rows, "scale", "initial_distance", "initialisation", BLACK, "x")
     for i, rate in enumerate(_rates(rows)):
-        kept = _finished(rows[rows["learning_rate"] == rate])
-        draw_means(panel, kept, "scale", "distance", f"rate {rate:g}", _COLOURS[i], _MARKERS[i])
+        kept = finished(rows[rows["learning_rate"] == rate])
+        draw_means(panel, kept, "scale", "distance", f"rate {rate:g}", COLOURS[i], MARKERS[i])
     panel.set(xlabel="scale of initialisation", ylabel="squared distance |w - w*|²", yscale="log")
     figure.legend(frameon=False, fontsize=8, ncols=3, loc="outside upper center")
     return figure
@@ -110,9 +102,9 @@ def sharpness_figure(
     first = draw_means(panel, rows, "scale", "initial_sharpness", "initialisation", BLACK, "x")
     shown = [*first["mean"]]
     for i, rate in enumerate(r for r in _rates(rows) if r < 0.09):
-        kept = _finished(rows[rows["learning_rate"] == rate])
-        colour = _COLOURS[i]
-        table = draw_means(panel, kept, "scale", "sharpness", f"rate {rate:g}", colour, _MARKERS[i])
+        kept = finished(rows[rows["learning_rate"] == rate])
+        colour = COLOURS[i]
+        table = draw_means(panel, kept, "scale", "sharpness", f"rate {rate:g}", colour, MARKERS[i])
         panel.axhline(2.0 / rate, color=colour, ls="--", lw=1)
         panel.text(
             1.01, 2.0 / rate, f"2/{rate:g}", transform=panel.get_yaxis_transform(),
@@ -145,8 +137,6 @@ def sharpness_figure(
 
 def divergence_figure(rows: pd.DataFrame) -> Figure:
     """3, 5: share of diverged runs against initial scale, with 95 % Wilson intervals."""
-    from scipy.stats import binomtest
-
     figure, (panel,) = new_figure(1, width=6.6, height=4.2)
     rates, scales = _rates(rows), np.sort(rows["scale"].unique())
     # Side by side within half of the way from scale to scale, so that intervals do not overlap.
@@ -155,17 +145,13 @@ def divergence_figure(rows: pd.DataFrame) -> Figure:
         groups = (rows["state"] == "diverged")[rows["learning_rate"] == rate].groupby(rows["scale"])
         count, size = groups.sum(), groups.count()
         share = count / size
-        intervals = [
-            binomtest(int(k), int(n)).proportion_ci(method="wilson")
-            for k, n in zip(count, size, strict=True)
-        ]
+        intervals = [share_band(int(k), int(n)) for k, n in zip(count, size, strict=True)]
         x = share.index + (i - (len(rates) - 1) / 2) * 0.5 * between / len(rates)
         panel.plot(
-            x, share, marker=_MARKERS[i], ms=4, lw=1, color=_COLOURS[i], label=f"rate {rate:g}"
+            x, share, marker=MARKERS[i], ms=4, lw=1, color=COLOURS[i], label=f"rate {rate:g}"
         )
         panel.vlines(
-            x, [one.low for one in intervals], [one.high for one in intervals],
-            color=_COLOURS[i], lw=1.6, alpha=0.35,
+            x, *zip(*intervals, strict=True), color=COLOURS[i], lw=1.6, alpha=0.35,
         )  # fmt: skip
     panel.set(xlabel="scale of initialisation", ylabel="share of runs that diverged")
     panel.set_ylim(-0.03, 1.03)
@@ -194,9 +180,9 @@ def depth_figure(rows: pd.DataFrame, data: Regression) -> Figure:
     """2: distance against rate, one line per depth, with both predictions of the threshold."""
     figure, (panel,) = new_figure(1, width=7.0, height=4.2)
     for i, depth in enumerate(sorted(rows["depth"].unique())):
-        kept = _finished(rows[rows["depth"] == depth])
-        colour = _COLOURS[i]
-        draw_means(panel, kept, "learning_rate", "distance", f"L = {depth}", colour, _MARKERS[i])
+        kept = finished(rows[rows["depth"] == depth])
+        colour = COLOURS[i]
+        draw_means(panel, kept, "learning_rate", "distance", f"L = {depth}", colour, MARKERS[i])
         panel.axvline(critical_learning_rate(data, int(depth)), color=colour, ls="-", lw=1)
         panel.axvline(paper_learning_rate(data, int(depth)), color=colour, ls=":", lw=1.6)
     panel.plot([], [], color=BLACK, lw=1, label="2/S_min, exact")

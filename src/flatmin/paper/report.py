@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 
 from flatmin import __version__
 from flatmin.core.files import writing
+from flatmin.core.plain import json_text
 from flatmin.paper.claims import FAILS, HOLDS, UNDECIDED, Claim
 from flatmin.theory.minimal_sharpness import CONVENTION
 
@@ -72,7 +72,7 @@ class Report:
     def write(self, directory: Path) -> None:
         """Both files."""
         with writing(directory / "report.json") as temporary:
-            temporary.write_text(json.dumps(self.as_dict(), indent=2, allow_nan=False) + "\n")
+            temporary.write_text(json_text(self.as_dict()) + "\n")
         with writing(directory / "report.html") as temporary:
             temporary.write_text(_page(self), encoding="utf-8")
 

@@ -7,62 +7,22 @@ function. What is already there is not run again, so an interrupted reproduction
 from __future__ import annotations
 
 import time
-import tomllib
 from collections.abc import Callable, Iterable
 from functools import partial
-from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flatmin.core.checks import check_choice
 from flatmin.core.figures import save
 from flatmin.core.files import make_directory
 from flatmin.paper.report import Report, Section
+from flatmin.paper.shipped import PRESETS, shipped_study
 from flatmin.paper.tables import Item, StudyTables, Tables
-from flatmin.study import toml
 from flatmin.study.runner import Status, run_study
-from flatmin.study.spec import Study, parse_spec
 from flatmin.study.store import Store
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-PRESETS = ("paper", "quick")
-# The quick preset divides repetitions by this: linear networks are cheap, others are not.
-_FEWER_LINEAR, _FEWER_OTHERS = 5, 20
-
-
-def shipped_study(name: str, preset: str = "paper") -> Study:
-    """A spec that comes with the package; quick means a fifth of the repetitions, and a
-    twentieth of the data sets and where networks are not linear."""
-    text = files("flatmin.paper").joinpath("studies", f"{name}.toml").read_text()
-    if preset == "quick":
-        text = toml.write(_reduced(tomllib.loads(text)))
-    return parse_spec(text, f"the study {name}")
-
-
-def _reduced(spec: dict[str, Any]) -> dict[str, Any]:
-    linear = spec["architecture"].get("activation", "linear") == "linear"
-    divisor = _FEWER_LINEAR if linear else _FEWER_OTHERS
-
-    def fewer(count: int, divisor: int = divisor) -> int:
-        return max(1, -(-count // divisor))
-
-    reduced = dict(spec)
-    if "repetitions" in spec:
-        reduced["repetitions"] = fewer(spec["repetitions"])
-    if "datasets" in spec:
-        reduced["datasets"] = max(min(spec["datasets"], 3), fewer(spec["datasets"], _FEWER_OTHERS))
-    grid = dict(spec.get("grid", {}))
-    if "zip" in grid:
-        grid["zip"] = [
-            table | {"repetitions": [fewer(count) for count in table["repetitions"]]}
-            if "repetitions" in table
-            else table
-            for table in grid["zip"]
-        ]
-        reduced["grid"] = grid
-    return reduced
 
 
 def reproduce(

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from flatmin.paper.claims import Claim
-
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from flatmin.paper.claims import Claim
 
 
 @dataclass(frozen=True, eq=False)

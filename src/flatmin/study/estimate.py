@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
+from flatmin.core.plain import Plain
 from flatmin.core.threads import thread_count
 from flatmin.study.execute import run_shard
 from flatmin.study.inputs import architecture_of, inputs
@@ -24,7 +24,7 @@ Group = tuple[int, int | None]
 
 
 @dataclass(frozen=True)
-class Estimate:
+class Estimate(Plain):
     """Size of a study and what it will take on this machine; early ends make it shorter."""
 
     runs: int
@@ -34,10 +34,6 @@ class Estimate:
     seconds: float
     memory_bytes: int
     disk_bytes: int
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain numbers, ready for JSON."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from flatmin.core.figures import BLACK, colours, plain_log_ticks
+from flatmin.core.figures import BLACK, colours, new_figure, plain_log_ticks
 from flatmin.study.summary import Curve, Facets
 
 if TYPE_CHECKING:
@@ -18,22 +18,18 @@ def study_figure(found: Facets, x: str, y: str, by: str | None, log: bool) -> Fi
 
     Of a sharpness, 2/eta (dashed) and S_min (dotted) are drawn where a curve has one of each.
     """
-    from matplotlib.figure import Figure as NewFigure
-
     count = len(found.panels)
     columns = count if count <= 3 else (count + 1) // 2
     rows = -(-count // columns)
     width, height = (6.0, 4.0) if count == 1 else (3.6 * columns, 3.2 * rows)
-    figure = NewFigure(figsize=(width, height), layout="constrained")
-    places: Any = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    figure, places = new_figure(columns, width, height, rows, sharex=True, sharey=True)
     names = list(dict.fromkeys(curve.label for _, curves in found.panels for curve in curves))
     palette = dict(zip(names, colours(len(names)), strict=True))
-    for panel in places.flat[count:]:
+    for panel in places[count:]:
         panel.remove()
     explained: set[str] = set()
-    for panel, (label, curves) in zip(places.flat, found.panels, strict=False):
+    for panel, (label, curves) in zip(places, found.panels, strict=False):
         _draw_curves(panel, curves, palette, y, by)
-        panel.spines[["top", "right"]].set_visible(False)
         if found.axis is not None:
             panel.set_title(f"{found.axis.replace('_', ' ')} {label}", fontsize=10)
         panel.set(xlabel=x.replace("_", " "), ylabel=y.replace("_", " "))

@@ -16,6 +16,7 @@ import numpy as np
 from flatmin.core.arrays import Float
 from flatmin.core.checks import check_choice
 from flatmin.core.errors import SettingError
+from flatmin.core.statistics import mean_half_width, share_band
 from flatmin.dynamics.edge import EDGE_SHARE
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ LOGARITHMIC = (
 PLAIN = ("train_risk", "test_risk", "steps", "time")
 SHARES = ("learned", "settled", "oscillating", "diverged", "edge_of_stability")
 QUANTITIES = (*LOGARITHMIC, *PLAIN, *SHARES)
-_LEVEL = 0.975
 
 
 @dataclass(frozen=True)
@@ -214,34 +214,13 @@ def mean(values: Any, quantity: str) -> Mean:
     if not len(numbers):
         return Mean(np.nan, np.nan, np.nan, 0)
     if quantity in SHARES:
-        return _share(float(numbers.mean()), len(numbers))
-    if quantity in LOGARITHMIC:
-        low, middle, high = np.exp(_student(np.log(numbers)))
-    else:
-        low, middle, high = _student(numbers)
-    return Mean(float(middle), float(low), float(high), len(numbers))
-
-
-def _student(numbers: Float) -> Float:
-    """Low end, mean and high end of Student's interval; one number has no band."""
-    middle = numbers.mean()
-    if len(numbers) == 1:
-        return np.array([middle, middle, middle])
-    from scipy.special import stdtrit
-
-    width = stdtrit(len(numbers) - 1, _LEVEL) * numbers.std(ddof=1) / np.sqrt(len(numbers))
-    return np.array([middle - width, middle, middle + width])
-
-
-def _share(share: float, count: int) -> Mean:
-    """Wilson's interval of a share."""
-    from scipy.special import ndtri
-
-    z = float(ndtri(_LEVEL))
-    centre = (share + z * z / (2 * count)) / (1 + z * z / count)
-    inner = share * (1 - share) / count + z * z / (4 * count * count)
-    half = z * np.sqrt(inner) / (1 + z * z / count)
-    return Mean(share, max(0.0, centre - half), min(1.0, centre + half), count)
+        low, high = share_band(int(numbers.sum()), len(numbers))
+        return Mean(float(numbers.mean()), low, high, len(numbers))
+    numbers = np.log(numbers) if quantity in LOGARITHMIC else numbers
+    middle, half = numbers.mean(), mean_half_width(numbers)
+    ends = np.array([middle, middle - half, middle + half])
+    value, low, high = (np.exp(ends) if quantity in LOGARITHMIC else ends).tolist()
+    return Mean(value, low, high, len(numbers))
 
 
 def flat_frame(rows: Any) -> pd.DataFrame:

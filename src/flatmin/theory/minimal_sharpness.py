@@ -49,10 +49,11 @@ singular value of Q and u its right singular vector, x = u and lambda_max <= t L
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from flatmin.core.arrays import Float
 from flatmin.core.checks import check_depth, check_positive
@@ -117,15 +118,17 @@ def upper_bound(regression: Regression, depth: int, output_norm: float = 1.0) ->
 
 
 def network_lower_bound(
-    regression: Regression, matrices: Sequence[Float], output_norm: float = 1.0
-) -> float:
+    regression: Regression, depth: int, norms: ArrayLike, output_norm: float = 1.0
+) -> Float:
     """Theorem 2, for one minimiser: S(W) >= 2 a |w*|^{2-1/L} |p|^{1/L} sum_k 1/|W_k|_F.
 
-    The paper states it for S_min; its proof shows it for the minimiser at hand.
+    `norms` are |W_k|_F as `[..., layer]`, of all layers or of some: every term is positive. The
+    paper states it for S_min; its proof shows it for the minimiser at hand.
     """
-    depth = len(matrices)
     scale = regression.w_star_norm ** (2.0 - 1.0 / depth) * output_norm ** (1.0 / depth)
-    return float(2.0 * regression.a * scale * sum(1.0 / np.linalg.norm(w) for w in matrices))
+    with np.errstate(divide="ignore"):
+        terms = 1.0 / np.asarray(norms, dtype=float)
+    return np.asarray(2.0 * regression.a * scale * np.sum(terms, axis=-1))
 
 
 def corollary_2_bound(regression: Regression, depth: int) -> float:

@@ -1,0 +1,49 @@
+"""The studies that come with the package, by name, at the paper's sizes or at the quick ones."""
+
+from __future__ import annotations
+
+import tomllib
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from flatmin.study import toml
+from flatmin.study.spec import Study, parse_spec
+
+PRESETS = ("paper", "quick")
+# The quick preset divides repetitions by this: linear networks are cheap, others are not.
+_FEWER_LINEAR, _FEWER_OTHERS = 5, 20
+
+
+@cache
+def shipped_study(name: str, preset: str = "paper") -> Study:
+    """A spec that comes with the package; quick means a fifth of the repetitions, and a
+    twentieth of the data sets and where networks are not linear."""
+    text = files("flatmin.paper").joinpath("studies", f"{name}.toml").read_text("utf-8")
+    if preset == "quick":
+        text = toml.write(_reduced(tomllib.loads(text)))
+    return parse_spec(text, f"the study {name}")
+
+
+def _reduced(spec: dict[str, Any]) -> dict[str, Any]:
+    linear = spec["architecture"].get("activation", "linear") == "linear"
+    divisor = _FEWER_LINEAR if linear else _FEWER_OTHERS
+
+    def fewer(count: int, divisor: int = divisor) -> int:
+        return max(1, -(-count // divisor))
+
+    reduced = dict(spec)
+    if "repetitions" in spec:
+        reduced["repetitions"] = fewer(spec["repetitions"])
+    if "datasets" in spec:
+        reduced["datasets"] = max(min(spec["datasets"], 3), fewer(spec["datasets"], _FEWER_OTHERS))
+    grid = dict(spec.get("grid", {}))
+    if "zip" in grid:
+        grid["zip"] = [
+            table | {"repetitions": [fewer(count) for count in table["repetitions"]]}
+            if "repetitions" in table
+            else table
+            for table in grid["zip"]
+        ]
+        reduced["grid"] = grid
+    return reduced
