@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -32,16 +32,19 @@ class Samples:
     2
     """
 
-    X: Float = field(repr=False)
-    y: Float = field(repr=False)
+    X: Float
+    y: Float
     feature_names: tuple[str, ...]
     target_names: tuple[str, ...]
-    preparation: tuple[str, ...] = field(default=(), repr=False)
-    columns: ColumnSummary | None = field(default=None, repr=False)
+    preparation: tuple[str, ...] = ()
+    columns: ColumnSummary | None = None
 
     def __post_init__(self) -> None:
         for array in (self.X, self.y):
             array.flags.writeable = False
+
+    def __repr__(self) -> str:
+        return f"Samples(n={self.n}, d={self.d}, targets={self.targets})"
 
     @classmethod
     def from_arrays(

@@ -89,7 +89,7 @@ def descend(
     >>> from flatmin.network.architecture import Architecture
     >>> from flatmin.network.initialisation import initialise
     >>> data = gaussian_samples(seed=0).regression()
-    >>> start = initialise(Architecture.mlp(5, 4), "gaussian", 0.4, 0, [(i,) for i in range(10)])
+    >>> start = initialise(Architecture.mlp(5, 4), "gaussian", 0.4, 0, networks=10)
     >>> descend(data, start, learning_rate=0.05, steps=5000).count(State.SETTLED)
     10
     """
@@ -117,7 +117,7 @@ def descend(
         outcome.state[_at_rounding(outcome, scene)] = State.SETTLED.value
         passing = outcome.settled & _unstable(problem, outcome.ensemble, rates, outcome.settled)
         if passing.any():
-            some = _some(ensemble, passing)
+            some = ensemble[passing]
             patient = backends.choose(problem, ensemble.architecture, _NO_TOLERANCE, kind)
             again = _Run(patient, scene, some, rates[passing], budget[passing], recording)
             again.finish(threads or thread_count(), None)
@@ -126,10 +126,6 @@ def descend(
         _tell_endings(problem, scene, outcome, rates, budget, threads or thread_count())
     outcome.state[outcome.state == _OPEN] = State.LEARNING.value
     return outcome
-
-
-def _some(ensemble: Ensemble, chosen: Yes) -> Ensemble:
-    return Ensemble.from_flat(ensemble.architecture, ensemble.flat()[chosen])
 
 
 def _at_rounding(outcome: Outcome, scene: Task) -> Yes:
@@ -174,7 +170,7 @@ def _observed(
 ) -> Ending:
     """The endings of some runs from so many steps after their end."""
     architecture = outcome.ensemble.architecture
-    some = Ensemble.from_flat(architecture, outcome.ensemble.flat()[runs])
+    some = outcome.ensemble[runs]
     patient = backends.choose(problem, architecture, _NO_TOLERANCE, np.dtype("float64"))
     watch = Recording(1, ("excess_risk", "gradient"))
     after = _Run(patient, scene, some, rates[runs], np.full(len(runs), float(length)), watch)
@@ -190,7 +186,7 @@ def _unstable(problem: Regression | Samples, ensemble: Ensemble, rates: Float, c
     """Which of the chosen networks, at minimisers, have eta S > 2."""
     found = np.zeros(len(ensemble), dtype=bool)
     if chosen.any():
-        some = _some(ensemble, chosen)
+        some = ensemble[chosen]
         if ensemble.architecture.linear:
             largest = minimiser_spectrum(problem, some)[:, -1]
         else:

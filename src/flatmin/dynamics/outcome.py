@@ -34,7 +34,12 @@ class Outcome:
     period: Whole
     more_steps: Float
     trace: Trace | None = None
-    extras: dict[str, Float] = field(default_factory=dict, repr=False)
+    extras: dict[str, Float] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        states = [f"{state.value}={self.count(state)}" for state in State if self.count(state)]
+        learned = f"learned={int(self.learned.sum())}"
+        return f"Outcome({', '.join([f'networks={len(self.ensemble)}', learned, *states])})"
 
     def count(self, state: State) -> int:
         """How many runs ended so."""
