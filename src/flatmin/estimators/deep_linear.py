@@ -58,36 +58,36 @@ _HALVINGS = 80  # of a rate before giving up
 class DeepLinearRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     """Linear regression by gradient descent on a deep linear network.
 
-    Parameters
-    ----------
-    depth : the number of layers L.
-    width : of the hidden layers; None is the number of features. Below the number of targets it
-        bounds the rank of `coef_`.
-    init, scale : the initial weights, by the names of `flatmin.network.initialisation`.
-    learning_rate : of gradient descent. None takes the rate that `flatmin.advise` found and tested
-        on these data. Where none can be advised, it is the largest of 1/2, 1/4, ... of the critical
-        rate at which the run does not diverge, and a ConvergenceWarning says why.
-    max_steps : a run ends after so many, or once it settled at a minimiser. None is 10 000, or as
-        many as the advised rate needed when it was tested, if they are more.
-    learned_at : a network has learned when its excess risk is at most this share of that of w = 0;
-        one that has not is the model all the same, with a ConvergenceWarning.
-    fit_intercept : whether there is a bias on the output.
-    random_state : of the initial weights, and of those that the advice is tested on. A whole number
-        is the seed of `flatmin.train`.
+    Settings:
 
-    Attributes
-    ----------
-    coef_, intercept_ : the product of the layers and the bias, shaped as LinearRegression's.
-    weights_ : the layers W_1, ..., W_L.
-    sharpness_ : of the network found, for the loss without a factor 1/2.
-    minimal_sharpness_, critical_rate_ : S_min and 2/S_min. For several targets S_min is known
-        between bounds only, and this is the lower one.
-    learning_rate_ : the rate used; None where there was nothing to learn and none was given.
-    n_iter_ : the steps taken.
-    learned_, state_ : whether it learned, and how the run ended: settled, learning, oscillating or
-        stalled.
-    history_ : the trace of the run, a pandas frame.
-    n_features_in_, feature_names_in_ : as everywhere in scikit-learn.
+    - depth: the number of layers L.
+    - width: of the hidden layers; None is the number of features. Below the number of targets it
+      bounds the rank of `coef_`.
+    - init, scale: the initial weights, by the names of `flatmin.network.initialisation`.
+    - learning_rate: of gradient descent. None takes the rate that `flatmin.advise` found and tested
+      on these data. Where none can be advised, it is the largest of 1/2, 1/4, ... of the critical
+      rate at which the run does not diverge, and a ConvergenceWarning says why.
+    - max_steps: a run ends after so many, or once it settled at a minimiser. None is 10 000, or as
+      many as the advised rate needed when it was tested, if they are more.
+    - learned_at: a network has learned when its excess risk is at most this share of that of w = 0;
+      one that has not is the model all the same, with a ConvergenceWarning.
+    - fit_intercept: whether there is a bias on the output.
+    - random_state: of the initial weights, and of those that the advice is tested on. A whole
+      number is the seed of `flatmin.train`.
+
+    Attributes after `fit`:
+
+    - coef_, intercept_: the product of the layers and the bias, shaped as LinearRegression's.
+    - weights_: the layers W_1, ..., W_L.
+    - sharpness_: of the network found, for the loss without a factor 1/2.
+    - minimal_sharpness_, critical_rate_: S_min and 2/S_min. For several targets S_min is known
+      between bounds only, and this is the lower one.
+    - learning_rate_: the rate used; None where there was nothing to learn and none was given.
+    - n_iter_: the steps taken.
+    - learned_, state_: whether it learned, and how the run ended: settled, learning, oscillating or
+      stalled.
+    - history_: the trace of the run, a pandas frame.
+    - n_features_in_, feature_names_in_: as everywhere in scikit-learn.
 
     A `learning_rate` that makes the run diverge is an error, as there is no model. Sample weights
     are not supported: `fit` does not take them.
