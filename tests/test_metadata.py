@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import re
 import shlex
 import tomllib
+from importlib import import_module
 from pathlib import Path
 
+import pytest
 import yaml
 
 import flatmin
@@ -36,3 +41,26 @@ def test_hooks_are_local_and_run_what_make_lint_runs():
     wanted = [line.strip() for line in recipe.splitlines()[1:]]
     wanted = [line.replace("$(BIN)", ".venv/bin").removesuffix(" .") for line in wanted]
     assert tools == [line.replace(" --check", "") for line in wanted]
+
+
+def test_public_names_are_the_same_to_readers_tools_and_python():
+    tree = ast.parse((ROOT / "src" / "flatmin" / "__init__.py").read_text())
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    checked = {alias.asname: node.module for node in block.body for alias in node.names}
+    assert {*checked, "__version__"} == set(flatmin.__all__) == set(dir(flatmin))
+    for name, module in checked.items():
+        assert getattr(flatmin, name) is getattr(import_module(module), name)
+    namespace: dict[str, object] = {}
+    exec("from flatmin import *", namespace)
+    assert set(flatmin.__all__) <= set(namespace)
+    with pytest.raises(AttributeError, match="no attribute 'sharpnes'"):
+        _ = flatmin.sharpnes
+
+
+def test_what_public_functions_return_is_public():
+    for name in flatmin.__all__:
+        value = getattr(flatmin, name)
+        if inspect.isfunction(value):
+            returned = str(inspect.signature(value).return_annotation)
+            words = set(re.findall(r"[A-Z]\w+", returned)) - {"Float", "MinimalSharpness"}
+            assert words <= set(flatmin.__all__), name

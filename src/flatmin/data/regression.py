@@ -41,10 +41,10 @@ from flatmin.data.preparation import (
     scale_factor,
     unscaled,
 )
-from flatmin.data.tables import open_table
+from flatmin.data.tables import Source, table_of
 from flatmin.data.tables.arrays import array_table, column_names, join, numbers
 from flatmin.data.tables.frame import frame_table
-from flatmin.data.tables.table import LARGEST, ROWS, Choice, Names, PathLike, Table
+from flatmin.data.tables.table import LARGEST, ROWS, Choice, Names, Table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -259,19 +259,26 @@ class Regression:
 
 
 def read_regression(
-    path: PathLike,
-    target: Names,
+    source: Source,
+    target: Names | npt.ArrayLike,
     features: Names | None = None,
     preparation: Preparation = NOTHING,
 ) -> Regression:
-    """The regression in a file (.csv, .tsv, .tab, .parquet, .pq or .npz), in one pass.
+    """The regression in a file (.csv, .tsv, .tab, .parquet, .pq or .npz), frame, or arrays.
 
     `target` is the name of a column or a sequence of names, `features` the columns to use (all
-    the others if None). In an NPZ archive, an array X of shape (n, k) gives columns X0 ... X{k-1}
-    and its own name stands for all of them. Text and Parquet files are read as a stream.
-    `preparation` says what is done to the columns first, such as centring them.
+    the others if None). In an NPZ archive or a dictionary, an array X of shape (n, k) gives columns
+    X0 ... X{k-1} and its own name stands for all of them. Text and Parquet files are read as a
+    stream, in one pass. Of arrays, source and target are X and y themselves, and `features` names
+    the columns of X unless that is a frame. `preparation` says what is done to the
+    columns first, such as centring them.
+
+    >>> read_regression({"a": [1, 0], "b": [0, 2], "y": [1, 4]}, "y")
+    Regression(n=2, d=2, rank=2, targets=1, risk_min=0)
+    >>> read_regression([[1, 0], [0, 2]], [1, 4])
+    Regression(n=2, d=2, rank=2, targets=1, risk_min=0)
     """
-    return _reduce(open_table(path, target, features, preparation.reading()), preparation)
+    return _reduce(table_of(source, target, features, preparation.reading()), preparation)
 
 
 def _frozen(array: Float) -> Float:

@@ -15,10 +15,10 @@ from flatmin.core.errors import SettingError
 from flatmin.data.columns import ColumnSummary, Tally
 from flatmin.data.preparation import NOTHING, Preparation, Prepared, scale_rows
 from flatmin.data.regression import Regression
-from flatmin.data.tables import open_table
+from flatmin.data.tables import Source, table_of
 from flatmin.data.tables.arrays import array_table, numbers
 from flatmin.data.tables.frame import frame_table
-from flatmin.data.tables.table import ROWS, Names, PathLike, Table
+from flatmin.data.tables.table import ROWS, Names, Table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -104,13 +104,13 @@ class Samples:
 
 
 def read_samples(
-    path: PathLike,
-    target: Names,
+    source: Source,
+    target: Names | npt.ArrayLike,
     features: Names | None = None,
     preparation: Preparation = NOTHING,
 ) -> Samples:
-    """The rows in a file, for what needs them all; the arguments are those of `read_regression`."""
-    return _collect(open_table(path, target, features, preparation.reading()), preparation)
+    """The rows, for what needs them all; the arguments are those of `read_regression`."""
+    return _collect(table_of(source, target, features, preparation.reading()), preparation)
 
 
 def _collect(table: Table, preparation: Preparation) -> Samples:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flatmin.core.checks import check_depth, check_positive
 from flatmin.data.regression import Regression
@@ -20,6 +20,10 @@ from flatmin.theory.minimal_sharpness import (
 from flatmin.theory.multivariate import SharpnessBounds, multivariate_bounds
 from flatmin.theory.slowest_direction import descent_steps
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+DEPTHS = (1, 2, 5, 10, 20, 50, 100)  # that `Prediction.plot` compares
 MANY_STEPS = 1e5  # from here on, slow descent is worth a note
 
 
@@ -73,6 +77,13 @@ class Prediction:
         if self.exact is None:
             return f"{words}; above {2.0 / self.minimal.upper:.4g} it may not either."
         return f"{words}."
+
+    def plot(self, depths: Sequence[int] = DEPTHS) -> Figure:
+        """S_min and the critical learning rate against depth, for these depths and this one."""
+        from flatmin.theory.figures import depth_figure
+
+        shown = sorted({*depths, self.depth})
+        return depth_figure([predict(self.regression, one, self.output_norm) for one in shown])
 
     def as_dict(self) -> dict[str, Any]:
         """The prediction as plain numbers, ready for JSON."""
