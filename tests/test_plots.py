@@ -11,6 +11,7 @@ from flatmin.core.figures import new_figure
 from flatmin.data.sets import paper_samples
 from flatmin.dynamics.descent import descend
 from flatmin.dynamics.figures import draw_trace, training_figure
+from flatmin.dynamics.recording import Recording
 from flatmin.dynamics.training import train
 from flatmin.dynamics.working_rates import rate_curve
 from flatmin.network.architecture import Architecture
@@ -112,5 +113,7 @@ def test_records_draw_themselves():
     curve = rate_curve(data, MLP, runs=4, steps=200)
     panel = curve.plot(advised=0.01).axes[0]
     assert {line.get_xdata()[0] for line in panel.lines} == {curve.ceiling, 0.01}
+    little = descend(data, run.initial, 0.02, 10, recording=Recording(1)).plot()
+    assert [panel.get_ylabel() for panel in little.axes] == ["distance and excess risk"]
     with pytest.raises(SettingError, match="nothing was recorded"):
         descend(data, run.initial, 0.02, 10).plot()
