@@ -38,20 +38,26 @@ from flatmin.core.checks import (
     check_positive,
 )
 from flatmin.core.errors import NothingToLearn, SettingError
+from flatmin.curvature import sharpness
 from flatmin.data.regression import Regression
 from flatmin.dynamics.advice import advise
+from flatmin.dynamics.descent import descend
 from flatmin.dynamics.endings import LEARNED_AT, State, check_share
-from flatmin.dynamics.training import Training, train
+from flatmin.dynamics.outcome import Outcome
+from flatmin.dynamics.recording import Recording
 from flatmin.network.architecture import Architecture
 from flatmin.network.initialisation import (
     DEFAULT_INIT,
     DEFAULT_SCALE,
     INITIALISATIONS,
     architecture_for,
+    initialise,
 )
 from flatmin.theory.prediction import predict
 
 STEPS = 10_000
+# At so many steps, what costs little beside a step: layers of wide networks do not.
+_RECORDS, _RECORDED = 200, ("excess_risk", "distance", "gradient", "sharpness")
 _HALVINGS = 80  # of a rate before giving up
 
 
@@ -66,11 +72,11 @@ class DeepLinearRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     - init, scale: the initial weights, by the names of `flatmin.network.initialisation`.
     - learning_rate: of gradient descent. None takes the rate that `flatmin.advise` found and tested
       on these data. Where none can be advised, it is the largest of 1/2, 1/4, ... of the critical
-      rate at which the run does not diverge, and a ConvergenceWarning says why.
+      rate at which the run does not diverge.
     - max_steps: a run ends after so many, or once it settled at a minimiser. None is 10 000, or as
       many as the advised rate needed when it was tested, if they are more.
     - learned_at: a network has learned when its excess risk is at most this share of that of w = 0;
-      one that has not is the model all the same, with a ConvergenceWarning.
+      one that has not is the model all the same, with a ConvergenceWarning that says why.
     - fit_intercept: whether there is a bias on the output.
     - random_state: of the initial weights, and of those that the advice is tested on. A whole
       number is the seed of `flatmin.train`.
@@ -86,7 +92,7 @@ class DeepLinearRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     - n_iter_: the steps taken.
     - learned_, state_: whether it learned, and how the run ended: settled, learning, oscillating or
       stalled.
-    - history_: the trace of the run, a pandas frame.
+    - history_: the trace of the run, a pandas frame: excess risk, |w - w*|^2, gradient, sharpness.
     - n_features_in_, feature_names_in_: as everywhere in scikit-learn.
 
     A `learning_rate` that makes the run diverge is an error, as there is no model. Sample weights
@@ -203,47 +209,52 @@ class DeepLinearRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             self.init, regression, self.depth, width=self.width, seed=seed
         )
         ceiling = predict(regression, self.depth, architecture.output_norm).critical_rate
-        run, trouble = self._descended(regression, architecture, seed, ceiling)
-        if not run.learned:
-            trouble = f"{trouble} {run.interpretation()}".strip()
-        weights = run.outcome.ensemble[0]
+        rate, outcome, reason = self._descended(regression, architecture, seed, ceiling)
+        weights = outcome.ensemble[0]
         product = np.eye(architecture.inputs)
         for layer in weights:
             product = layer @ product
         if architecture.output is not None:
             product = architecture.p[None, :] @ product
-        assert run.outcome.trace is not None
+        steps, state, learned = (
+            int(outcome.steps[0]),
+            str(outcome.state[0]),
+            bool(outcome.learned[0]),
+        )
+        trouble = ""
+        if not learned:
+            share = outcome.excess_risk[0] / regression.excess_at_zero
+            trouble = (
+                f"The network has not learned: after {steps} steps at learning rate {rate:.4g} it "
+                f"is {state} with {share:.2g} of the excess risk of w = 0. {reason}"
+            ).rstrip()
+        assert outcome.trace is not None
         return _Found(
             product,
             weights,
-            float(run.final_sharpness.value),
+            float(sharpness(regression, outcome.ensemble)[0].value),
             ceiling,
-            run.learning_rate,
-            int(run.outcome.steps[0]),
-            run.learned,
-            run.state,
-            run.outcome.trace.frame(),
+            rate,
+            steps,
+            learned,
+            state,
+            outcome.trace.frame(),
             trouble,
         )
 
     def _descended(
         self, regression: Regression, architecture: Architecture, seed: int, ceiling: float
-    ) -> tuple[Training, str]:
-        """A run that did not diverge, at the rate given, the one advised, or the first that is
-        stable; in the last case with the reason."""
+    ) -> tuple[float, Outcome, str]:
+        """A rate at which the run did not diverge, and the run: the rate given, the one advised, or
+        the first that is stable, then with the reason why none was advised."""
+        start = initialise(architecture, self.init, self.scale, seed, [("train",)], regression)
 
-        def run(rate: float, steps: int) -> Training | None:
-            done = train(
-                regression,
-                architecture,
-                init=self.init,
-                scale=self.scale,
-                seed=seed,
-                learning_rate=rate,
-                steps=steps,
-                learned_at=self.learned_at,
+        def run(rate: float, steps: int) -> Outcome | None:
+            recording = Recording(max(1, steps // _RECORDS), _RECORDED)
+            done = descend(
+                regression, start, rate, steps, learned_at=self.learned_at, recording=recording
             )
-            return None if done.state == State.DIVERGED else done
+            return None if done.count(State.DIVERGED) else done
 
         if self.learning_rate is not None:
             rate = float(self.learning_rate)
@@ -253,7 +264,7 @@ class DeepLinearRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
                     f"learning_rate {rate:g} makes gradient descent diverge; the critical rate is "
                     f"{ceiling:.4g} at depth {self.depth}, and learning_rate=None chooses one"
                 )
-            return done, ""
+            return rate, done, ""
         advice = advise(
             regression, architecture, self.init, self.scale, learned_at=self.learned_at, seed=seed
         )
@@ -262,12 +273,13 @@ class DeepLinearRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             assert advice.steps is not None
             done = run(advice.learning_rate, self.max_steps or max(STEPS, advice.steps))
             if done is not None:
-                return done, ""
+                return advice.learning_rate, done, ""
             why = f"The tested learning rate {advice.learning_rate:.4g} diverged here."
         for halvings in range(1, _HALVINGS):
-            done = run(ceiling / 2.0**halvings, self.max_steps or STEPS)
+            rate = ceiling / 2.0**halvings
+            done = run(rate, self.max_steps or STEPS)
             if done is not None:
-                return done, f"{why} Learning rate {done.learning_rate:.4g} is used."
+                return rate, done, why
         raise SettingError(
             f"from init {self.init} (scale {self.scale:g}) gradient descent diverges at every "
             "learning rate; lower the scale"
