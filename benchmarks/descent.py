@@ -21,7 +21,7 @@ NEVER = 1e-300
 
 def _start(architecture: Architecture, networks: int, scale: float) -> Ensemble:
     init = "residual" if architecture.square else "gaussian"
-    return initialise(architecture, init, scale, 0, [(i,) for i in range(networks)])
+    return initialise(architecture, init, scale, 0, networks=networks)
 
 
 def _ours(

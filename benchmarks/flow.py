@@ -22,7 +22,7 @@ def flow_d5() -> Result:
     """200 networks of d = 5, L = 10, to gradient norm 1e-10."""
     samples, architecture = gaussian_samples(seed=0), Architecture.mlp(5, 10)
     regression = samples.regression()
-    ensemble = initialise(architecture, "gaussian", 0.4, 0, [(i,) for i in range(200)])
+    ensemble = initialise(architecture, "gaussian", 0.4, 0, networks=200)
 
     def ours() -> Any:
         return flow(regression, ensemble, rtol=RTOL, atol=ATOL, tolerance=GRADIENT)

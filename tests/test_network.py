@@ -159,3 +159,44 @@ def test_starts_at_minimisers_have_the_sharpness_asked_for():
 def test_bad_initialisations(init, scale, message):
     with pytest.raises(SettingError, match=message):
         initialise(Architecture(4, (3, 5, 1)), init, scale, 0, [(0,)])
+
+
+@given(st.integers(1, 20), st.data())
+def test_an_ensemble_is_indexed_like_an_array(size, data):
+    architecture = Architecture.mlp(2, 2)
+    flat = np.random.default_rng(size).standard_normal((size, architecture.parameters))
+    ensemble = Ensemble.from_flat(architecture, flat)
+    one = data.draw(st.integers(-size, size - 1))
+    for ours, theirs in zip(ensemble[one], architecture.split(flat[one]), strict=True):
+        assert np.array_equal(ours, theirs)
+    numbers = np.array(data.draw(st.lists(st.integers(-size, size - 1))), dtype=int)
+    mask = np.array(data.draw(st.lists(st.booleans(), min_size=size, max_size=size)))
+    for which in (numbers, numbers.tolist(), mask, data.draw(st.slices(size))):
+        some = ensemble[which]
+        assert np.array_equal(some.flat(), flat[which])
+        assert np.array_equal(some.lanes, Ensemble.from_flat(architecture, flat[which]).lanes)
+
+
+def test_an_index_is_a_copy_and_has_a_range():
+    ensemble = initialise(Architecture.mlp(2, 2), "gaussian", 1.0, 0, networks=3)
+    before = ensemble.flat()
+    ensemble[1][0][:] = 0.0
+    ensemble[:2].lanes[:] = 0.0
+    assert np.array_equal(ensemble.flat(), before)
+    for place in (3, -4, np.int64(3)):
+        with pytest.raises(IndexError):
+            ensemble[place]
+    with pytest.raises(IndexError):
+        ensemble[np.array([True])]
+
+
+def test_networks_stand_for_addresses():
+    architecture = Architecture.mlp(2, 2)
+    many = initialise(architecture, "pytorch", 1.0, 3, networks=5)
+    addressed = initialise(architecture, "pytorch", 1.0, 3, [(i,) for i in range(5)])
+    assert np.array_equal(many.lanes, addressed.lanes)
+    for settings in ({}, {"networks": 1, "addresses": [(0,)]}):
+        with pytest.raises(SettingError, match="either networks, their number, or their addresses"):
+            initialise(architecture, "pytorch", 1.0, 3, **settings)
+    with pytest.raises(SettingError, match="networks must be a whole number"):
+        initialise(architecture, "pytorch", 1.0, 3, networks=0)

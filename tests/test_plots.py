@@ -6,12 +6,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from flatmin.core.errors import SettingError
 from flatmin.core.figures import new_figure
 from flatmin.data.sets import paper_samples
+from flatmin.dynamics.descent import descend
 from flatmin.dynamics.figures import draw_trace, training_figure
+from flatmin.dynamics.recording import Recording
 from flatmin.dynamics.training import train
+from flatmin.dynamics.working_rates import rate_curve
 from flatmin.network.architecture import Architecture
 from flatmin.paper.figures import FEW, draw_means, run_figure
+from flatmin.theory.prediction import predict
 
 MLP = Architecture.mlp(5, 3)
 
@@ -91,3 +96,24 @@ def test_few_runs_are_drawn_themselves_and_many_as_an_interval():
     (corners,) = bands(panel)[:1]
     assert corners[:, 0].min() == 2.0
     assert {table["low"][2.0], table["high"][3.0]} <= set(corners[:, 1])
+
+
+def test_records_draw_themselves():
+    data = paper_samples().regression()
+    right = predict(data, 7).plot((1, 10)).axes[1]
+    depths, rates = right.lines[0].get_data()
+    assert list(depths) == [1, 7, 10]
+    assert list(rates) == [predict(data, depth).critical_rate for depth in depths]
+    run = train(data, MLP, learning_rate=0.02, steps=100)
+    frame = run.outcome.trace.frame()
+    for figure in (run.plot(), run.outcome.plot()):
+        assert_band(figure.axes[0], frame["step"], frame["distance_low"], frame["distance_high"])
+    # Only the whole run knows its rate, hence 2/eta.
+    assert 100.0 in {line.get_ydata()[0] for line in run.plot().axes[1].lines}
+    curve = rate_curve(data, MLP, runs=4, steps=200)
+    panel = curve.plot(advised=0.01).axes[0]
+    assert {line.get_xdata()[0] for line in panel.lines} == {curve.ceiling, 0.01}
+    little = descend(data, run.initial, 0.02, 10, recording=Recording(1)).plot()
+    assert [panel.get_ylabel() for panel in little.axes] == ["distance and excess risk"]
+    with pytest.raises(SettingError, match="nothing was recorded"):
+        descend(data, run.initial, 0.02, 10).plot()

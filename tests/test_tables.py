@@ -13,8 +13,9 @@ import pytest
 
 from flatmin.core.errors import DataError
 from flatmin.data.generators import gaussian_samples
+from flatmin.data.preparation import Preparation
 from flatmin.data.regression import Regression, read_regression
-from flatmin.data.samples import read_samples
+from flatmin.data.samples import Samples, read_samples
 from flatmin.data.tables import open_table
 from processes import run
 
@@ -328,3 +329,53 @@ def test_a_large_csv_is_summarised_in_little_memory(tmp_path):
     assert int(grown) < 0.6 * rows * repeats * 50 * 8 / 2**20
     expected = np.linalg.lstsq(values[:, :49], values[:, 49], rcond=None)[0]
     assert float.fromhex(first) == pytest.approx(expected[0], rel=1e-9)
+
+
+def test_every_source_goes_through_one_door(tmp_path):
+    frame = pd.DataFrame({"a": [1.0, 2.0, 4.0], "b": [0.5, 0.0, 1.0], "y": [1.0, 3.0, 2.0]})
+    X, y = frame[["a", "b"]], frame["y"]
+    path = write(frame, tmp_path / "d.csv")
+    expected = Samples.from_frame(frame, "y")
+    for source, target in (
+        (path, "y"),
+        (frame, "y"),
+        (frame, ["y"]),
+        (frame.to_dict("list"), "y"),
+        (dict(frame.items()), "y"),
+        (X, y),
+        (X, y.set_axis([7, 8, 9])),  # by place, not by index
+        (X, frame[["y"]]),
+        (X, y.tolist()),
+    ):
+        found = read_samples(source, target)
+        assert (found.feature_names, found.target_names) == (("a", "b"), ("y",))
+        assert np.array_equal(found.X, expected.X)
+        assert np.array_equal(found.y, expected.y)
+        assert np.array_equal(read_regression(source, target).w_star, expected.regression().w_star)
+    plain = read_samples(X.to_numpy(), y.to_numpy(), ["p", "q"])
+    assert (plain.feature_names, plain.target_names) == (("p", "q"), ("y",))
+    assert np.array_equal(plain.X, expected.X)
+    two = read_samples({"X": X.to_numpy(), "y": y, "note": ["u", "v", "w"]}, "y", "X")
+    assert (two.feature_names, two.n) == (("X0", "X1"), 3)
+    assert read_samples(X, np.ones((3, 2))).target_names == ("y0", "y1")
+    labelled = {"kind": pd.Series(["u", "v", "u"]), "y": [1.0, 2.0, 3.0]}
+    prepared = Preparation(one_hot="kind")
+    found = read_samples(labelled, "y", preparation=prepared)
+    assert found.feature_names == ("kind=u", "kind=v")
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "message"),
+    [
+        (np.ones((3, 2)), "y", "the target 'y' is a name, but columns of an array have none"),
+        ({"a": [1.0], "y": [1.0]}, [1.0], "target must be the name of an array"),
+        ({"a": [1.0, 2.0], "y": [1.0]}, "y", "the dictionary: array 'a' has shape"),
+        (pd.DataFrame({"a": [1.0, 2.0]}), [1.0], "X has 2 rows and y has 1"),
+        (pd.DataFrame({"y": [1.0, 2.0]}), [1.0, 2.0], "'y', is also that of a column of X"),
+        (pd.DataFrame({"a": [1.0, 2.0]}), ["u", 2.0], "y is of type"),
+    ],
+)
+def test_sources_that_do_not_fit_their_target(source, target, message):
+    with pytest.raises(DataError) as raised:
+        read_samples(source, target)
+    assert message in str(raised.value)

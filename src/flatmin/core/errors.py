@@ -16,5 +16,9 @@ class DataError(FlatminError):
     """A table or array that cannot be read as a regression."""
 
 
+class NothingToLearn(DataError):
+    """Data that no weights explain: w* = 0."""
+
+
 class SettingError(FlatminError):
     """A setting (depth, width, rate, name of a method) outside its range."""

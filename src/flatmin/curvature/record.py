@@ -42,6 +42,16 @@ class Sharpness(Plain):
         )
         return Sharpness(value, residual, products, self.method, converged, vector)
 
+    def __repr__(self) -> str:
+        if np.ndim(self.value):
+            low, high = np.min(self.value, initial=np.inf), np.max(self.value, initial=-np.inf)
+            done = f"converged={int(np.sum(self.converged))}"
+            found = f"networks={len(self)}, least={low:.6g}, largest={high:.6g}, {done}"
+        else:
+            found = f"value={self.value:.6g}, residual={self.residual:.1e}, "
+            found += f"converged={bool(self.converged)}"
+        return f"Sharpness({found}, method={self.method!r})"
+
     def __str__(self) -> str:
         if np.ndim(self.value):
             n, done = len(self), int(np.sum(self.converged))

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, fields
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flatmin.core.arrays import Float
-from flatmin.core.errors import DataError, SettingError
+from flatmin.core.errors import DataError, NothingToLearn, SettingError
 from flatmin.data.columns import ColumnSummary, Tally
 from flatmin.data.preparation import (
     NOTHING,
@@ -41,10 +41,10 @@ from flatmin.data.preparation import (
     scale_factor,
     unscaled,
 )
-from flatmin.data.tables import open_table
+from flatmin.data.tables import Source, table_of
 from flatmin.data.tables.arrays import array_table, column_names, join, numbers
 from flatmin.data.tables.frame import frame_table
-from flatmin.data.tables.table import LARGEST, ROWS, Choice, Names, PathLike, Table
+from flatmin.data.tables.table import LARGEST, ROWS, Choice, Names, Table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,18 +69,22 @@ class Regression:
     d: int
     rank: int
     risk_min: float
-    sigma: Float = field(repr=False)
-    w_star: Float = field(repr=False)
-    eigenvalues: Float = field(repr=False)
-    eigenvectors: Float = field(repr=False)
-    feature_names: tuple[str, ...] = field(repr=False)
-    target_names: tuple[str, ...] = field(repr=False)
-    preparation: tuple[str, ...] = field(default=(), repr=False)
-    columns: ColumnSummary | None = field(default=None, repr=False)
+    sigma: Float
+    w_star: Float
+    eigenvalues: Float
+    eigenvectors: Float
+    feature_names: tuple[str, ...]
+    target_names: tuple[str, ...]
+    preparation: tuple[str, ...] = ()
+    columns: ColumnSummary | None = None
 
     def __post_init__(self) -> None:
         for array in (self.sigma, self.w_star, self.eigenvalues, self.eigenvectors):
             array.flags.writeable = False
+
+    def __repr__(self) -> str:
+        sizes = f"n={self.n}, d={self.d}, rank={self.rank}, targets={self.targets}"
+        return f"Regression({sizes}, risk_min={self.risk_min:.4g})"
 
     @classmethod
     def from_arrays(
@@ -255,19 +259,26 @@ class Regression:
 
 
 def read_regression(
-    path: PathLike,
-    target: Names,
+    source: Source,
+    target: Names | npt.ArrayLike,
     features: Names | None = None,
     preparation: Preparation = NOTHING,
 ) -> Regression:
-    """The regression in a file (.csv, .tsv, .tab, .parquet, .pq or .npz), in one pass.
+    """The regression in a file (.csv, .tsv, .tab, .parquet, .pq or .npz), frame, or arrays.
 
     `target` is the name of a column or a sequence of names, `features` the columns to use (all
-    the others if None). In an NPZ archive, an array X of shape (n, k) gives columns X0 ... X{k-1}
-    and its own name stands for all of them. Text and Parquet files are read as a stream.
-    `preparation` says what is done to the columns first, such as centring them.
+    the others if None). In an NPZ archive or a dictionary, an array X of shape (n, k) gives columns
+    X0 ... X{k-1} and its own name stands for all of them. Text and Parquet files are read as a
+    stream, in one pass. Of arrays, source and target are X and y themselves, and `features` names
+    the columns of X unless that is a frame. `preparation` says what is done to the
+    columns first, such as centring them.
+
+    >>> read_regression({"a": [1, 0], "b": [0, 2], "y": [1, 4]}, "y")
+    Regression(n=2, d=2, rank=2, targets=1, risk_min=0)
+    >>> read_regression([[1, 0], [0, 2]], [1, 4])
+    Regression(n=2, d=2, rank=2, targets=1, risk_min=0)
     """
-    return _reduce(open_table(path, target, features, preparation.reading()), preparation)
+    return _reduce(table_of(source, target, features, preparation.reading()), preparation)
 
 
 def _frozen(array: Float) -> Float:
@@ -323,9 +334,9 @@ def _solve(table: Prepared, n: int, scaled: Scaled) -> Regression:
     scale = s / math.sqrt(n)
     wanted = ", ".join(map(repr, table.targets[:4])) + (", ..." if m > 4 else "")
     if not s[0] > 0:
-        raise DataError(f"{table.source}: every feature is zero in every row")
+        raise NothingToLearn(f"{table.source}: every feature is zero in every row")
     if not y_size > 0:
-        raise DataError(f"{table.source}: the target {wanted} is zero in every row (w* = 0)")
+        raise NothingToLearn(f"{table.source}: the target {wanted} is zero in every row (w* = 0)")
     rounding = max(n, d) * EPS
     rank = int(np.count_nonzero(s > rounding * s[0]))
     if scale[rank - 1] < 1 / LARGEST:
@@ -337,7 +348,7 @@ def _solve(table: Prepared, n: int, scaled: Scaled) -> Regression:
     inner = np.abs(v @ (onto * (s[:rank, None] / s[0])))
     floor = 10 * rounding * np.linalg.norm(r_x / s[0], axis=0)[:, None]
     if not np.any(inner > floor * np.linalg.norm(factor[:, d:] / y_size, axis=0)):
-        raise DataError(
+        raise NothingToLearn(
             f"{table.source}: the features do not explain the target {wanted} at all (w* = 0); "
             "no linear network has a minimiser to describe"
         )

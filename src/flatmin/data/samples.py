@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -15,10 +15,10 @@ from flatmin.core.errors import SettingError
 from flatmin.data.columns import ColumnSummary, Tally
 from flatmin.data.preparation import NOTHING, Preparation, Prepared, scale_rows
 from flatmin.data.regression import Regression
-from flatmin.data.tables import open_table
+from flatmin.data.tables import Source, table_of
 from flatmin.data.tables.arrays import array_table, numbers
 from flatmin.data.tables.frame import frame_table
-from flatmin.data.tables.table import ROWS, Names, PathLike, Table
+from flatmin.data.tables.table import ROWS, Names, Table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,16 +32,19 @@ class Samples:
     2
     """
 
-    X: Float = field(repr=False)
-    y: Float = field(repr=False)
+    X: Float
+    y: Float
     feature_names: tuple[str, ...]
     target_names: tuple[str, ...]
-    preparation: tuple[str, ...] = field(default=(), repr=False)
-    columns: ColumnSummary | None = field(default=None, repr=False)
+    preparation: tuple[str, ...] = ()
+    columns: ColumnSummary | None = None
 
     def __post_init__(self) -> None:
         for array in (self.X, self.y):
             array.flags.writeable = False
+
+    def __repr__(self) -> str:
+        return f"Samples(n={self.n}, d={self.d}, targets={self.targets})"
 
     @classmethod
     def from_arrays(
@@ -101,13 +104,13 @@ class Samples:
 
 
 def read_samples(
-    path: PathLike,
-    target: Names,
+    source: Source,
+    target: Names | npt.ArrayLike,
     features: Names | None = None,
     preparation: Preparation = NOTHING,
 ) -> Samples:
-    """The rows in a file, for what needs them all; the arguments are those of `read_regression`."""
-    return _collect(open_table(path, target, features, preparation.reading()), preparation)
+    """The rows, for what needs them all; the arguments are those of `read_regression`."""
+    return _collect(table_of(source, target, features, preparation.reading()), preparation)
 
 
 def _collect(table: Table, preparation: Preparation) -> Samples:

@@ -30,7 +30,7 @@ def paper_samples(name: str = "linear") -> Samples:
     """The training rows of one experiment.
 
     >>> paper_samples("linear").regression()
-    Regression(n=50, d=5, rank=5, risk_min=...)
+    Regression(n=50, d=5, rank=5, targets=1, risk_min=...)
     """
     check_choice("paper data", name, SETS)
     return Samples.from_arrays(_arrays()[f"{name}_X"], _arrays()[f"{name}_y"])

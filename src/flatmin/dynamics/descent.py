@@ -106,7 +106,7 @@ def descend(
     >>> from flatmin.network.architecture import Architecture
     >>> from flatmin.network.initialisation import initialise
     >>> data = gaussian_samples(seed=0).regression()
-    >>> start = initialise(Architecture.mlp(5, 4), "gaussian", 0.4, 0, [(i,) for i in range(10)])
+    >>> start = initialise(Architecture.mlp(5, 4), "gaussian", 0.4, 0, networks=10)
     >>> descend(data, start, learning_rate=0.05, steps=5000).count(State.SETTLED)
     10
     """
@@ -160,10 +160,6 @@ def _initial_velocity(velocity: Float | None, weights: Float) -> Float:
     if velocity.shape != weights.shape:
         raise SettingError(f"velocity must have shape {weights.shape}, got {velocity.shape}")
     return velocity
-
-
-def _some(ensemble: Ensemble, chosen: Yes) -> Ensemble:
-    return Ensemble.from_flat(ensemble.architecture, ensemble.flat()[chosen])
 
 
 def _at_rounding(outcome: Outcome, scene: Task) -> Yes:
@@ -252,7 +248,7 @@ def _observed(
     watch = Recording(1, ("excess_risk", "gradient"))
     seen = _watched(problem, scene, outcome, rates, runs, length, watch, threads)
     excess, gradient = seen.values["excess_risk"], seen.values["gradient"]
-    some = Ensemble.from_flat(outcome.ensemble.architecture, outcome.ensemble.flat()[runs])
+    some = outcome.ensemble[runs]
     idle = passes_nothing(scene, some, excess[0], gradient[0])
     pace = 1.0 if outcome.momentum is None else outcome.momentum.pace
     return observe(excess, gradient, pace * rates[runs], outcome.goal, idle)
@@ -264,7 +260,7 @@ def _unstable(
     """Which of the chosen networks, at minimisers, have S > edge; `allowed` is 1/edge."""
     found = np.zeros(len(ensemble), dtype=bool)
     if chosen.any():
-        some = _some(ensemble, chosen)
+        some = ensemble[chosen]
         if ensemble.architecture.linear:
             largest = minimiser_spectrum(problem, some)[:, -1]
         else:

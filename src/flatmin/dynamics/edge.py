@@ -39,7 +39,7 @@ def midway(
     chosen: Yes,
 ) -> Ensemble:
     """Weights midway between the last ones and the next, of the chosen runs."""
-    last = Ensemble.from_flat(outcome.ensemble.architecture, outcome.ensemble.flat()[chosen])
+    last = outcome.ensemble[chosen]
     if not len(last):
         return last
     rates = np.broadcast_to(np.asarray(learning_rate, dtype=float), (len(chosen),))[chosen]

@@ -78,7 +78,7 @@ def training_figure(
 ) -> Figure:
     """One run: distance and risk; sharpness with its edge and S_min; layer norms and alignment.
 
-    A flow is drawn against its time, see `_flow_time`.
+    What was not recorded has no panel. A flow is drawn against its time, see `_flow_time`.
     """
     figure, panels = new_figure(3, width=12.0, height=3.8)
     left, middle, right = panels
@@ -129,6 +129,19 @@ def training_figure(
         margin = 0.0 if linear is not None else 0.03 * float(along.max())
         panel.set_xlim(float(along.min()) - margin, float(along.max()) + margin)
         legend_above(panel, 3)
+    return _without_empty_panels(figure)
+
+
+def _without_empty_panels(figure: Figure) -> Figure:
+    """The figure with the panels in which something is drawn, each as wide as before."""
+    shown = [panel for panel in figure.axes if panel.has_data()]
+    if 0 < len(shown) < len(figure.axes):
+        figure.set_figwidth(figure.get_figwidth() * len(shown) / len(figure.axes))
+        for panel in set(figure.axes) - set(shown):
+            panel.remove()
+        places = figure.add_gridspec(1, len(shown))
+        for i, panel in enumerate(shown):
+            panel.set_subplotspec(places[0, i])
     return figure
 
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flatmin.core.arrays import Float, Whole, Yes
+from flatmin.core.errors import SettingError
 from flatmin.dynamics.endings import State
 from flatmin.dynamics.momentum import Momentum
 from flatmin.dynamics.recording import Trace
 from flatmin.network.ensemble import Ensemble
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,13 +41,27 @@ class Outcome:
     period: Whole
     more_steps: Float
     trace: Trace | None = None
-    extras: dict[str, Float] = field(default_factory=dict, repr=False)
+    extras: dict[str, Float] = field(default_factory=dict)
     momentum: Momentum | None = None
     velocity: Float | None = None
+
+    def __repr__(self) -> str:
+        states = [f"{state.value}={self.count(state)}" for state in State if self.count(state)]
+        learned = f"learned={int(self.learned.sum())}"
+        return f"Outcome({', '.join([f'networks={len(self.ensemble)}', learned, *states])})"
 
     def count(self, state: State) -> int:
         """How many runs ended so."""
         return int(np.sum(self.state == state.value))
+
+    def plot(self, network: int = 0) -> Figure:
+        """What was recorded of one run: distance and risk, sharpness, layers."""
+        from flatmin.dynamics.figures import training_figure
+
+        if self.trace is None:
+            raise SettingError("nothing was recorded; run with recording=Recording(every=...)")
+        title = f"network {network}, depth {self.ensemble.architecture.depth}"
+        return training_figure(self.trace.frame(network), title, None, None)
 
     @property
     def settled(self) -> Yes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from flatmin.core.arrays import Float, Whole
@@ -81,7 +81,12 @@ class Trace:
     """
 
     step: Whole
-    values: dict[str, Float] = field(repr=False)
+    values: dict[str, Float]
+
+    def __repr__(self) -> str:
+        names = ", ".join(name for name in self.values if name in MEASURES)
+        networks = next((values.shape[1] for values in self.values.values()), 0)
+        return f"Trace(records={len(self.step)}, networks={networks}, quantities=[{names}])"
 
     def frame(self, network: int = 0) -> Any:
         """One network's trace as a pandas frame; layered quantities become name_1, name_2, ..."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,6 +29,9 @@ from flatmin.network.initialisation import DEFAULT_INIT, DEFAULT_SCALE, initiali
 from flatmin.theory.minimal_sharpness import CONVENTION
 from flatmin.theory.minimisers import product_rank
 from flatmin.theory.prediction import predict
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 RECORDS = 200
 # How often sharpness may be measured along a descent: at every step of a run no longer than this.
@@ -188,10 +191,23 @@ class Training:
             "notes": list(self.regression.notes()),
         }
 
+    def plot(self) -> Figure:
+        """The run: distance and risk, sharpness with 2/eta and S_min, layers."""
+        from flatmin.dynamics.figures import training_figure
+
+        title = f"depth {self.architecture.depth}, {self.init} initialisation, scale {self.scale:g}"
+        assert self.outcome.trace is not None
+        return training_figure(
+            self.outcome.trace.frame(),
+            f"{self.method.describe()}, {title}",
+            self.edge,
+            self.minimal_sharpness,
+            self.method.edge_label,
+        )
+
     def save(self, directory: Path) -> list[Path]:
         """The summary, the trace, the regression, the weights at both ends, and a picture."""
         from flatmin.core.figures import save
-        from flatmin.dynamics.figures import training_figure
 
         make_directory(directory)
         paths = {name: directory / file for name, file in FILES.items()}
@@ -209,15 +225,7 @@ class Training:
         for name, content in arrays.items():
             with writing(paths[name]) as temporary:
                 np.savez_compressed(temporary, **content)
-        title = f"depth {self.architecture.depth}, {self.init} initialisation, scale {self.scale:g}"
-        figure = training_figure(
-            frame,
-            f"{self.method.describe()}, {title}",
-            self.edge,
-            self.minimal_sharpness,
-            self.method.edge_label,
-        )
-        save(figure, paths["picture"])
+        save(self.plot(), paths["picture"])
         return list(paths.values())
 
     def _arrays(self, ensemble: Ensemble) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -26,6 +27,9 @@ from flatmin.dynamics.trial import trial
 from flatmin.network.architecture import Architecture
 from flatmin.network.initialisation import DEFAULT_INIT, DEFAULT_SCALE, initialise
 from flatmin.theory.prediction import predict
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 RUNS, STEPS, SHARE = 100, 5000, 0.95
 MOST_RATES = 40
@@ -79,6 +83,13 @@ class RateCurve(Plain):
             f"No rate lets {100 * share:g} % of runs learn within {self.steps} steps {start}: "
             f"{where}, {mixed}."
         )
+
+    def plot(self, advised: float | None = None) -> Figure:
+        """The curve, with the ceiling and, if given, the rate that was advised."""
+        from flatmin.dynamics.figures import rate_figure
+
+        title = f"init {self.init}, scale {self.scale:g}"
+        return rate_figure({title: self}, {title: advised})
 
 
 def rate_curve(

@@ -222,8 +222,8 @@ class Evidence:
         return replace(
             self,
             **{name: pick(getattr(self, name)) for name in _PER_NETWORK},
-            initial=_some(self.initial, chosen),
-            final=None if self.final is None else _some(self.final, chosen),
+            initial=self.initial[chosen],
+            final=None if self.final is None else self.final[chosen],
             trace={name: values[:, chosen] for name, values in self.trace.items()},
             last={name: values[chosen] for name, values in self.last.items()},
             names=[self.name(int(i)) for i in np.flatnonzero(chosen)],
@@ -261,7 +261,3 @@ _PER_NETWORK = (
     *("scale", "settled", "steps", "excess", "sharpness", "residual"),
     *("learning_rate", "error"),
 )
-
-
-def _some(ensemble: Ensemble, chosen: Yes) -> Ensemble:
-    return Ensemble.from_flat(ensemble.architecture, ensemble.flat()[chosen])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -98,9 +98,43 @@ class Ensemble:
         """Weights as a list of networks, each a list of its matrices W_1..W_L."""
         return list(self)
 
+    @overload
+    def __getitem__(self, which: int | np.integer[Any]) -> list[Float]: ...
+
+    @overload
+    def __getitem__(self, which: slice | Sequence[int] | NDArray[Any]) -> Ensemble: ...
+
+    def __getitem__(self, which: Any) -> list[Float] | Ensemble:
+        """The matrices of one network, or the ensemble of some: a slice, numbers or a mask.
+
+        >>> three = Ensemble.from_flat(Architecture.mlp(2, depth=1), [[0, 1], [2, 3], [4, 5]])
+        >>> three[-1]
+        [array([[4., 5.]])]
+        >>> three[[2, 0]].flat().tolist()
+        [[4.0, 5.0], [0.0, 1.0]]
+        >>> len(three[1:]), len(three[three.flat()[:, 0] > 3])
+        (2, 1)
+        """
+        if isinstance(which, int | np.integer):
+            place = range(self.size)[which]
+            lanes = self.lanes.shape[2]
+            return self.architecture.split(self.lanes[place // lanes, :, place % lanes].copy())
+        return Ensemble.from_flat(self.architecture, self.flat()[which], dtype=self.lanes.dtype)
+
     def __iter__(self) -> Iterator[list[Float]]:
         for flat in self.flat():
             yield self.architecture.split(flat)
 
     def __len__(self) -> int:
         return self.size
+
+    def __repr__(self) -> str:
+        shapes = f"inputs={self.architecture.inputs}, widths={_shortened(self.architecture.widths)}"
+        return f"Ensemble(networks={self.size}, {shapes})"
+
+
+def _shortened(widths: tuple[int, ...]) -> str:
+    """The widths, or of many the first two and the last."""
+    if len(widths) <= 6:
+        return repr(widths)
+    return f"({widths[0]}, {widths[1]}, ..., {widths[-1]})"

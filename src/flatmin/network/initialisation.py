@@ -34,7 +34,7 @@ from dataclasses import replace
 import numpy as np
 
 from flatmin.core.arrays import Float
-from flatmin.core.checks import check_choice, check_nonnegative
+from flatmin.core.checks import check_choice, check_count, check_nonnegative
 from flatmin.core.errors import SettingError
 from flatmin.core.seeds import Coordinate, generator
 from flatmin.data.regression import Regression
@@ -165,26 +165,33 @@ def initialise(
     init: str,
     scale: float | Sequence[float],
     seed: int,
-    addresses: Sequence[tuple[Coordinate, ...]],
+    addresses: Sequence[tuple[Coordinate, ...]] | None = None,
     regression: Regression | None = None,
+    *,
+    networks: int | None = None,
 ) -> Ensemble:
-    """An ensemble with one network per address; `scale` is one number or one per network.
+    """An ensemble with one network per address, or of so many `networks` at (0,), (1,), ...
 
-    >>> arch = Architecture.mlp(inputs=3, depth=2)
-    >>> len(initialise(arch, "gaussian", 0.1, seed=0, addresses=[(i,) for i in range(10)]))
-    10
+    `scale` is one number or one per network.
+
+    >>> initialise(Architecture.mlp(inputs=3, depth=2), "gaussian", 0.1, seed=0, networks=10)
+    Ensemble(networks=10, inputs=3, widths=(3, 1))
     """
+    if (addresses is None) == (networks is None):
+        raise SettingError("initialise takes either networks, their number, or their addresses")
+    if addresses is None:
+        addresses = [(i,) for i in range(check_count("networks", networks))]
     check_choice("init", init, INITIALISATIONS)
     scales = np.broadcast_to(np.asarray(scale, dtype=float), (len(addresses),))
     for value in scales:
         check_nonnegative("scale", value.item())
-    networks = [
+    drawn = [
         architecture.join(
             _draw(architecture, init, float(s), generator(seed, *address), regression)
         )
         for s, address in zip(scales, addresses, strict=True)
     ]
-    return Ensemble.from_flat(architecture, np.reshape(networks, (-1, architecture.parameters)))
+    return Ensemble.from_flat(architecture, np.reshape(drawn, (-1, architecture.parameters)))
 
 
 def _draw(

@@ -104,10 +104,6 @@ def _numbers(values: Any) -> Any:
     return pa.array(array, mask=~np.isfinite(array))
 
 
-def _some(ensemble: Ensemble, chosen: Yes) -> Ensemble:
-    return Ensemble.from_flat(ensemble.architecture, ensemble.flat()[chosen])
-
-
 def _weights(ensemble: Ensemble, chosen: Yes) -> list[Float]:
     """The layers of the chosen runs, row-major whatever their number: BLAS rounds by layout."""
     return ensemble.architecture.split(np.ascontiguousarray(ensemble.flat()[chosen]))
@@ -125,8 +121,7 @@ def _sharpness(
 ) -> dict[str, Any]:
     """Value, residual and convergence of the chosen runs; null elsewhere."""
     found = [
-        sharpness(problem, part, tolerance=SHARPNESS_TOLERANCE)
-        for part in _parts(_some(ensemble, chosen))
+        sharpness(problem, part, tolerance=SHARPNESS_TOLERANCE) for part in _parts(ensemble[chosen])
     ]
     value, residual, converged = (
         _spread(np.concatenate([np.empty(0), *(getattr(one, field) for one in found)]), chosen)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flatmin.core.checks import check_depth, check_positive
 from flatmin.data.regression import Regression
@@ -20,6 +20,10 @@ from flatmin.theory.minimal_sharpness import (
 from flatmin.theory.minimisers import product_rank
 from flatmin.theory.slowest_direction import descent_steps
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+DEPTHS = (1, 2, 5, 10, 20, 50, 100)  # that `Prediction.plot` compares
 MANY_STEPS = 1e5  # from here on, slow descent is worth a note
 
 
@@ -36,6 +40,14 @@ class Prediction:
     minimal: MinimalSharpness
     small_init_sharpness: float | None
     paper_rate: float | None
+
+    def __repr__(self) -> str:
+        least = (
+            f"S_min={self.exact:.6g}"
+            if self.exact is not None
+            else (f"S_min_lower={self.minimal.lower:.6g}, S_min_upper={self.minimal.upper:.6g}")
+        )
+        return f"Prediction(depth={self.depth}, {least}, critical_rate={self.critical_rate:.6g})"
 
     @property
     def exact(self) -> float:
@@ -58,6 +70,13 @@ class Prediction:
             f"At depth {self.depth} gradient descent cannot settle at a minimiser with a learning "
             f"rate above {self.critical_rate:.4g}."
         )
+
+    def plot(self, depths: Sequence[int] = DEPTHS) -> Figure:
+        """S_min and the critical learning rate against depth, for these depths and this one."""
+        from flatmin.theory.figures import depth_figure
+
+        shown = sorted({*depths, self.depth})
+        return depth_figure([predict(self.regression, one, self.output_norm) for one in shown])
 
     def as_dict(self) -> dict[str, Any]:
         """The prediction as plain numbers, ready for JSON."""

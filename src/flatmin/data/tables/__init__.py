@@ -7,15 +7,74 @@ Files in row order are never held whole. Whatever is wrong with a file is said i
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from flatmin.core.errors import DataError
-from flatmin.data.tables.npz import npz_table
+from flatmin.data.tables.arrays import array_table, numbers
+from flatmin.data.tables.frame import frame_table
+from flatmin.data.tables.npz import named_arrays_table, npz_table
 from flatmin.data.tables.parquet import parquet_table
 from flatmin.data.tables.table import Names, PathLike, Reading, Table
 from flatmin.data.tables.text import text_table
 
+Source = PathLike | Mapping[str, npt.ArrayLike] | npt.ArrayLike
 SUFFIXES = (".csv", ".tsv", ".tab", ".parquet", ".pq", ".npz")
+
+
+def table_of(source: Any, target: Any, features: Names | None, reading: Reading) -> Table:
+    """The table in whatever was given: a path; a frame or a dictionary of arrays, and names of
+    targets; or X and y, arrays or frames."""
+    if isinstance(source, str | os.PathLike):
+        return open_table(source, target, features, reading)
+    named = isinstance(target, str) or (
+        isinstance(target, list | tuple) and all(isinstance(name, str) for name in target)
+    )
+    is_frame = hasattr(source, "columns") and hasattr(source, "iloc")
+    if is_frame and named:
+        return frame_table(source, target, features, reading)
+    if is_frame:
+        columns = _columns_of(target)
+        for name, values in columns.items():
+            if len(values) != len(source):
+                raise DataError(f"X has {len(source)} rows and y has {len(values)}")
+            if name in map(str, source.columns):
+                raise DataError(f"the name of y, {name!r}, is also that of a column of X")
+        return frame_table(source.assign(**columns), list(columns), features, reading)
+    if isinstance(source, Mapping):
+        if not named:
+            raise DataError("target must be the name of an array in the dictionary, or several")
+        arrays = {str(name): _plain(values) for name, values in source.items()}
+        return named_arrays_table("the dictionary", arrays, target, features, reading)
+    if named:
+        raise DataError(
+            f"the target {target!r} is a name, but columns of an array have none; expected y itself"
+        )
+    chosen = [features] if isinstance(features, str) else features
+    return array_table(source, target, chosen, None, reading)
+
+
+def _columns_of(y: Any) -> dict[str, Any]:
+    """The columns of y by their names, or y (y0, y1, ... if several) if they have none."""
+    if hasattr(y, "columns"):
+        return {str(name): y.iloc[:, j].to_numpy() for j, name in enumerate(y.columns)}
+    values, name = numbers("y", y), getattr(y, "name", None)
+    if values.ndim == 1:
+        return {"y" if name is None else str(name): values}
+    return {f"y{j}": column for j, column in enumerate(values.T)}
+
+
+def _plain(values: Any) -> Any:
+    """An array; of text if it holds nothing but text."""
+    array = np.asarray(values)
+    if array.dtype == object and all(isinstance(value, str) for value in array.flat):
+        return array.astype(str)
+    return array
 
 
 def open_table(

@@ -1,10 +1,10 @@
-"""NPZ archives of NumPy arrays."""
+"""Arrays with names: NPZ archives and dictionaries."""
 
 from __future__ import annotations
 
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,18 @@ from flatmin.data.tables.table import (
 def npz_table(
     path: Path, target: Names, features: Names | None, reading: Reading | None = None
 ) -> Table:
+    """The table in an NPZ archive."""
+    return named_arrays_table(str(path), _load_npz(path), target, features, reading)
+
+
+def named_arrays_table(
+    source: str,
+    arrays: Mapping[str, npt.NDArray[Any]],
+    target: Names,
+    features: Names | None,
+    reading: Reading | None = None,
+) -> Table:
     """Arrays of one axis are columns; an array X of shape (n, k) is the columns X0 ... X{k-1}."""
-    arrays = _load_npz(path)
     columns: list[tuple[str, npt.NDArray[Any]]] = []
     groups: dict[str, list[str]] = {}
     for name, array in arrays.items():
@@ -40,18 +50,18 @@ def npz_table(
         else:
             columns.append((name, array))
     names = [c[0] for c in columns]
-    choice = choose_columns(str(path), names, target, features, reading, groups)
-    labels = choice.labels(str(path))
+    choice = choose_columns(source, names, target, features, reading, groups)
+    labels = choice.labels(source)
     by_name, first = dict(columns), choice.targets[0]
     length = len(by_name[first]) if by_name[first].ndim else 0
     for name in (*choice.targets, *choice.features):
         array = by_name[name]
         if array.dtype.kind not in ("biufU" if name in labels else "biuf"):
             hint = f"; {TEXT_HINT}" if array.dtype.kind == "U" else ""
-            raise DataError(f"{path}: array {name!r} is of type {array.dtype}, not numbers{hint}")
+            raise DataError(f"{source}: array {name!r} is of type {array.dtype}, not numbers{hint}")
         if array.shape != (length,):
             raise DataError(
-                f"{path}: array {name!r} has shape {array.shape}; expected the length {length} "
+                f"{source}: array {name!r} has shape {array.shape}; expected the length {length} "
                 f"of the target {first!r}"
             )
 
@@ -62,7 +72,7 @@ def npz_table(
                 [from_numbers(by_name[name][part], labels.get(name)) for name in choice.names]
             )
 
-    return checked(str(path), choice, blocks, labels, reading)
+    return checked(source, choice, blocks, labels, reading)
 
 
 def _load_npz(path: Path) -> dict[str, npt.NDArray[Any]]:

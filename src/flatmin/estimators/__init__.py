@@ -1,0 +1,1 @@
+"""Networks behind the interfaces of other libraries."""
