@@ -13,6 +13,8 @@ CASES = {
     "sharpness-ensemble": "sharpness:sharpness_ensemble",
     "sharpness-large": "sharpness:sharpness_large",
     "gd-linear-d5": "descent:gd_linear_d5",
+    "heavy-ball-d5": "descent:heavy_ball_d5",
+    "nesterov-d5": "descent:nesterov_d5",
     "gd-linear-d20": "descent:gd_linear_d20",
     "gd-residual-d64": "descent:gd_residual_d64",
     "gd-gelu-d5": "descent:gd_gelu_d5",

@@ -9,6 +9,7 @@ from benchmarks.harness import Contender, Result, Spread, compare, seconds
 from flatmin.data.generators import gaussian_samples
 from flatmin.data.samples import Samples
 from flatmin.dynamics.descent import descend
+from flatmin.dynamics.methods import HeavyBall, Nesterov
 from flatmin.dynamics.recording import Recording
 from flatmin.network.architecture import Architecture
 from flatmin.network.ensemble import Ensemble
@@ -52,6 +53,37 @@ def gd_linear_d5() -> Result:
         {"A": 1000.0, "B": 150.0, "D": 0.25},
         rounds=15,
     )
+
+
+def _momentum(kind: type[HeavyBall]) -> Result:
+    """A method with momentum against gradient descent, d = 5, L = 10, 200 networks."""
+    samples, architecture = gaussian_samples(seed=0), Architecture.mlp(5, 10)
+    ensemble, steps = _start(architecture, 200, 0.4), 20_000
+    method = kind(learning_rate=0.1 * rivals.RATE, momentum=0.9)
+
+    def work() -> object:
+        return method.run(samples.regression(), ensemble, steps=steps, tolerance=NEVER)
+
+    return compare(
+        f"{method.name}-d5",
+        f"{method.title}, linear MLP d=5 L=10, 200 networks",
+        "seconds per network step",
+        (work, float(len(ensemble) * steps)),
+        {"plain": _ours(samples, ensemble, steps)},
+        {"plain": 0.6},
+        rounds=9,
+        notes="ratio: time of gradient descent over time with momentum",
+    )
+
+
+def heavy_ball_d5() -> Result:
+    """Heavy ball against gradient descent."""
+    return _momentum(HeavyBall)
+
+
+def nesterov_d5() -> Result:
+    """Nesterov's method against gradient descent."""
+    return _momentum(Nesterov)
 
 
 def gd_linear_d20() -> Result:

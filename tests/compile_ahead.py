@@ -17,6 +17,7 @@ from flatmin.curvature import sharpness
 from flatmin.data.generators import gaussian_samples
 from flatmin.dynamics.descent import descend
 from flatmin.dynamics.flow import flow
+from flatmin.dynamics.momentum import Momentum
 from flatmin.dynamics.recording import Recording
 from flatmin.network.architecture import Architecture
 from flatmin.network.ensemble import Ensemble
@@ -26,6 +27,7 @@ NARROW, WIDE = 1, 9  # networks: a block of four lanes, two blocks of eight
 LINEAR, TANH = Architecture.mlp(2, 2), Architecture.mlp(2, 2, activation="tanh")
 SAMPLES = gaussian_samples(4, 2)
 DATA = SAMPLES.regression()
+MOMENTUM = Momentum(beta=0.9)
 
 
 def networks(size: int, architecture: Architecture = LINEAR) -> Ensemble:
@@ -50,12 +52,16 @@ def samples_kernel() -> None:
 def trace_kernel() -> None:
     for size in (NARROW, WIDE):
         recording = Recording(1, ("sharpness",))
-        descend(DATA, networks(size), 1e-3, 1, threads=1, recording=recording)
+        for momentum in (None, MOMENTUM):
+            descend(
+                DATA, networks(size), 1e-3, 1, threads=1, recording=recording, momentum=momentum
+            )
 
 
 def linear_kernel() -> None:
     for size in (NARROW, WIDE):
         descend(DATA, networks(size), 1e-3, 1, threads=1)
+        descend(DATA, networks(size), 1e-3, 1, threads=1, momentum=MOMENTUM)
     descend(DATA, networks(NARROW), 1e-3, 1, precision="float32")
 
 

@@ -13,6 +13,7 @@ from commands import call
 from flatmin import __version__
 from flatmin.cli import main
 from flatmin.data.generators import gaussian_samples
+from flatmin.theory.flattest_depth import flattest_depth
 from flatmin.theory.minimal_sharpness import minimal_sharpness, vanishing_scale_limit
 from processes import run
 
@@ -127,12 +128,19 @@ def test_several_targets(monkeypatch, capsys, tmp_path):
     )
     result = json.loads(out)
     assert code == 0
-    assert result["minimal_sharpness"]["exact"] is None
-    assert result["minimal_sharpness"]["lower"] <= result["minimal_sharpness"]["upper"]
-    assert any("several targets" in note for note in result["notes"])
+    least = minimal_sharpness(samples.regression(), 4).exact
+    assert result["targets"] == 2
+    assert result["minimal_sharpness"]["exact"] == pytest.approx(least, rel=1e-12)
+    assert result["critical_learning_rate"] == {"exact": pytest.approx(2 / least), "paper": None}
+    assert result["flattest_depth"] == flattest_depth(samples.regression())
+    assert any("hidden layers have at least 2 units" in note for note in result["notes"])
     code, out, _ = call(monkeypatch, capsys, "predict", path, "--target", "Y", "--depth", "4")
     assert code == 0
-    assert "between the bounds" in out
+    assert f"{least:.6g}" in out
+    options = ("--target", "Y", "--depth", "4", "--output-norm", "2")
+    code, _, err = call(monkeypatch, capsys, "predict", path, *options)
+    assert code == 2
+    assert "|p| must be 1 with 2 targets" in err
 
 
 BAD = [

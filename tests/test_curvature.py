@@ -15,8 +15,11 @@ from flatmin.data.generators import gaussian_samples
 from flatmin.network.activations import ACTIVATIONS
 from flatmin.network.architecture import Architecture
 from flatmin.network.ensemble import Ensemble
-from flatmin.theory.minimisers import flattest_minimiser, minimiser_of_sharpness
-from flatmin.theory.multivariate import balanced_minimiser
+from flatmin.theory.minimisers import (
+    balanced_minimiser,
+    flattest_minimiser,
+    minimiser_of_sharpness,
+)
 
 LINEAR = [
     Architecture.mlp(3, 1),

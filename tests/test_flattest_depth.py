@@ -96,14 +96,12 @@ def test_a_tiny_regressor_does_not_overflow() -> None:
     assert predict(white, 1).as_dict()["flattest_depth"] == flattest_depth(white)
 
 
-def test_one_output_only_and_positive_norms() -> None:
+def test_positive_norms_and_none_for_several_outputs() -> None:
     several = replace(
         gaussian_samples(seed=0).regression(), w_star=np.eye(5)[:, :2], target_names=("a", "b")
     )
-    assert predict(several, 3).flattest_depth is None
-    assert predict(several, 3).as_dict()["flattest_depth"] is None
-    with pytest.raises(SettingError, match="one target"):
-        flattest_depth(several)
+    with pytest.raises(SettingError, match=r"\|p\| must be 1 with 2 targets"):
+        flattest_depth(several, 2.0)
     with pytest.raises(SettingError, match=r"\|p\| must be a positive number"):
         flattest_depth(gaussian_samples(seed=0).regression(), 0.0)
 

@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.integrate import solve_ivp
 
-from flatmin.dynamics import flow_kernel as kernel
+from flatmin.lanes import flow as kernel
 from flatmin.network.ensemble import aligned
 
 Array = NDArray[np.float64]

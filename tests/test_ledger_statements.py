@@ -130,6 +130,16 @@ def standing_still(runs: Evidence) -> Evidence:
     return cases.spoilt(still, BROKEN, settled=lambda c: False)
 
 
+def narrow(runs: Evidence) -> Evidence:
+    """As if a hidden layer had fewer units than P* has rank."""
+    from flatmin.network.architecture import Architecture
+    from flatmin.network.ensemble import Ensemble
+
+    architecture = Architecture.multivariate(4, 3, 4, width=2)
+    flat = np.zeros((len(runs), architecture.parameters))
+    return replace(runs, initial=Ensemble.from_flat(architecture, flat))
+
+
 def cut_short(runs: Evidence) -> Evidence:
     """As if every run had been ended while going down."""
     return replace(cases.unfinished(runs), trace={k: v[:4] for k, v in runs.trace.items()})
@@ -345,7 +355,7 @@ CASES: dict[str, Case] = {
     "flattest-minimiser": Case(
         one(small),
         dict.fromkeys(("sharpness", "minimiser"), Break(one(small), patch=false_chain)),
-        {"outputs": one(several), "not linear": one(small, cases.other_activation)},
+        {"narrow": one(several, narrow), "not linear": one(small, cases.other_activation)},
     ),
     "vanishing-scale-limit": Case(
         lambda: cases.at_scales(lambda scale: scale**2, SCALES),

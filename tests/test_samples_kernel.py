@@ -15,9 +15,9 @@ import pytest
 from numba import njit
 
 import oracles
-from flatmin import simd_functions
 from flatmin.curvature.nonlinear import NonlinearHessian
 from flatmin.data.samples import Samples
+from flatmin.lanes import functions
 from flatmin.lanes.samples_descent import ACTIVATION_CODES, descend_samples
 from flatmin.lanes.vectors import load, splat, store
 from flatmin.network.activations import ACTIVATIONS
@@ -268,12 +268,12 @@ def test_single_precision() -> None:
 
 @njit(nogil=True, forceinline=True)
 def _distribution(x: Any) -> Any:
-    return simd_functions.gaussian(x)[0]
+    return functions.gaussian(x)[0]
 
 
 @njit(nogil=True, forceinline=True)
 def _density(x: Any) -> Any:
-    return simd_functions.gaussian(x)[1]
+    return functions.gaussian(x)[1]
 
 
 def on_arrays(function: Any) -> Callable[[np.ndarray], np.ndarray]:
@@ -295,13 +295,13 @@ def on_arrays(function: Any) -> Callable[[np.ndarray], np.ndarray]:
 
 FUNCTIONS: dict[str, tuple[Any, Any, float, float, float, list[float]]] = {
     # function, reference, range, relative error, values at inf, -inf, 0
-    "exp": (simd_functions.exp, mpmath.exp, -708, 709.7, 4e-16, [np.inf, 0, 1]),
+    "exp": (functions.exp, mpmath.exp, -708, 709.7, 4e-16, [np.inf, 0, 1]),
     "sigmoid": (
-        simd_functions.sigmoid, lambda x: 1 / (1 + mpmath.exp(-x)), -690, 690, 5e-16, [1, 0, 0.5],
+        functions.sigmoid, lambda x: 1 / (1 + mpmath.exp(-x)), -690, 690, 5e-16, [1, 0, 0.5],
     ),
-    "tanh": (simd_functions.tanh, mpmath.tanh, -50, 50, 5e-16, [1, -1, 0]),
+    "tanh": (functions.tanh, mpmath.tanh, -50, 50, 5e-16, [1, -1, 0]),
     "softplus": (
-        simd_functions.softplus, lambda x: mpmath.log1p(mpmath.exp(x)), -690, 690, 7e-16,
+        functions.softplus, lambda x: mpmath.log1p(mpmath.exp(x)), -690, 690, 7e-16,
         [np.inf, 0, np.log(2)],
     ),
     "distribution": (_distribution, mpmath.ncdf, -37, 37, 1e-15, [1, 0, 0.5]),
@@ -336,4 +336,4 @@ def test_vector_functions(name: str) -> None:
 
 def test_tanh_stays_within_one() -> None:
     x = np.random.default_rng(9).uniform(15, 40, 20000)
-    assert np.abs(on_arrays(simd_functions.tanh)(np.concatenate([x, -x]))).max() == 1.0
+    assert np.abs(on_arrays(functions.tanh)(np.concatenate([x, -x]))).max() == 1.0

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from flatmin.dynamics.descent import descend as descend
     from flatmin.dynamics.endings import State as State
     from flatmin.dynamics.flow import flow as flow
+    from flatmin.dynamics.methods import GradientDescent as GradientDescent
+    from flatmin.dynamics.methods import GradientFlow as GradientFlow
+    from flatmin.dynamics.methods import HeavyBall as HeavyBall
+    from flatmin.dynamics.methods import Nesterov as Nesterov
     from flatmin.dynamics.outcome import Outcome as Outcome
     from flatmin.dynamics.recording import Recording as Recording
     from flatmin.dynamics.recording import Trace as Trace
@@ -40,6 +44,8 @@ if TYPE_CHECKING:
     from flatmin.network.architecture import Architecture as Architecture
     from flatmin.network.ensemble import Ensemble as Ensemble
     from flatmin.network.initialisation import initialise as initialise
+    from flatmin.theory.certificate import Certificate as Certificate
+    from flatmin.theory.certificate import certify as certify
     from flatmin.theory.flattest_depth import flattest_depth as flattest_depth
     from flatmin.theory.minimal_sharpness import minimal_sharpness as minimal_sharpness
     from flatmin.theory.minimisers import flattest_minimiser as flattest_minimiser
@@ -67,6 +73,10 @@ _HOMES = {
     "descend": "flatmin.dynamics.descent",
     "State": "flatmin.dynamics.endings",
     "flow": "flatmin.dynamics.flow",
+    "GradientDescent": "flatmin.dynamics.methods",
+    "GradientFlow": "flatmin.dynamics.methods",
+    "HeavyBall": "flatmin.dynamics.methods",
+    "Nesterov": "flatmin.dynamics.methods",
     "Outcome": "flatmin.dynamics.outcome",
     "Recording": "flatmin.dynamics.recording",
     "Trace": "flatmin.dynamics.recording",
@@ -77,6 +87,8 @@ _HOMES = {
     "Architecture": "flatmin.network.architecture",
     "Ensemble": "flatmin.network.ensemble",
     "initialise": "flatmin.network.initialisation",
+    "Certificate": "flatmin.theory.certificate",
+    "certify": "flatmin.theory.certificate",
     "flattest_depth": "flatmin.theory.flattest_depth",
     "minimal_sharpness": "flatmin.theory.minimal_sharpness",
     "flattest_minimiser": "flatmin.theory.minimisers",

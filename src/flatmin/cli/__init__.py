@@ -23,6 +23,7 @@ from flatmin.cli.predict import predict
 from flatmin.cli.reproduce import reproduce
 from flatmin.cli.study import study_app
 from flatmin.cli.train import train
+from flatmin.cli.verify import verify
 from flatmin.core.errors import FlatminError
 
 app = typer.Typer(
@@ -54,6 +55,7 @@ def _root(
 
 
 app.command()(predict)
+app.command()(verify)
 app.command()(train)
 app.command()(check)
 app.command()(bench)

@@ -14,14 +14,14 @@ from typer.core import TyperGroup
 HELP = {"help_option_names": ["-h", "--help"]}
 
 _WHOLE = ("depth", "width", "runs", "steps", "seed", "record_every", "threads", "workers")
-_NUMBER = ("output_norm", "scale", "share", "learned_at", "effort")
+_NUMBER = ("output_norm", "scale", "share", "learned_at", "effort", "momentum")
 _NAME = ("activation", "init", "preset")
 METAVARS = {
     **dict.fromkeys(_WHOLE, "N"),
     **dict.fromkeys(_NUMBER, "NUMBER"),
     **dict.fromkeys(_NAME, "NAME"),
     **dict.fromkeys(("target", "features", "drop", "one_hot", "x", "y", "by"), "COLUMN"),
-    **dict.fromkeys(("figure", "results"), "FILE"),
+    **dict.fromkeys(("figure", "results", "certificate"), "FILE"),
     **dict.fromkeys(("out", "figures"), "FOLDER"),
     "depths": "N,N,...",
     "learning_rate": "RATE",

@@ -83,6 +83,15 @@ def figure_path(text: str) -> Path:
     return path
 
 
+def file_path(name: str, text: str) -> Path:
+    """Where a file goes; its folder is made."""
+    path = Path(text)
+    if path.is_dir():
+        raise SettingError(f"{name} must name a file, got the folder {text!r}")
+    make_directory(path.parent)
+    return path
+
+
 def whole(name: str, text: str, least: int = 1) -> int:
     """A whole number from the command line; 1e6 is understood."""
     value = number(name, text)

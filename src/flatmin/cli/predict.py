@@ -65,6 +65,10 @@ def predict(
         str | None, typer.Option(help="--measure: steps each run may take. Default: 5000 or more.")
     ] = None,
     seed: Annotated[str, typer.Option(help="Seed of the initial weights.")] = "0",
+    certificate: Annotated[
+        str | None,
+        typer.Option(help="Write S_min here with a proof, for `flatmin verify`."),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """How flat the minima can be, above which rate nothing settles, and a rate that works."""
@@ -74,6 +78,7 @@ def predict(
     chosen = options.depth(depth) if depth is not None else compared[0]
     norm = options.number("--output-norm", output_norm)
     path = None if figure is None else options.figure_path(figure)
+    proof = None if certificate is None else options.file_path("--certificate", certificate)
     wanted = _Wanted(
         curve=bool(measure),
         advice=measure is not False,
@@ -105,12 +110,18 @@ def predict(
     ]
     if path is not None:
         _draw(path, found, others, wanted.curve)
+    if proof is not None:
+        from flatmin.theory.certificate import certify
+
+        certify(regression, chosen, norm).write(proof)
     if json:
         _print_json(found, others, wanted)
     else:
         _print_table(found, others, wanted)
         if path is not None:
             print(f"figure: {path}")
+        if proof is not None:
+            print(f"certificate: {proof}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,10 +238,12 @@ def _print_table(found: _Answer, others: list[_Answer], wanted: _Wanted) -> None
         ("Eigenvalues of Sigma", f"{eigenvalues}, ratio {number(data.condition_number)}"),
         ("|w*|, norm of the best regressor", number(data.w_star_norm)),
         ("Smallest risk R_min", number(data.risk_min)),
-        ("Depth L, output norm |p|", f"{prediction.depth}, {number(prediction.output_norm)}"),
+        ("Depth L, output norm |p|", f"{prediction.depth}, {number(prediction.output_norm)}")
+        if data.targets == 1
+        else ("Depth L, targets", f"{prediction.depth}, {data.targets}"),
         ("", ""),
         ("S_min, lower bound", number(minimal.lower)),
-        ("S_min, exact", number(prediction.exact) if prediction.exact else "between the bounds"),
+        ("S_min, exact", number(prediction.exact)),
         ("S_min, upper bound", number(minimal.upper)),
     ]
     if prediction.small_init_sharpness is not None:
@@ -283,7 +296,7 @@ def _print_depths(others: list[_Answer]) -> list[str]:
             (
                 depth(other.prediction),
                 number(other.prediction.minimal.lower),
-                number(other.prediction.exact) if other.prediction.exact else "-",
+                number(other.prediction.exact),
                 number(other.prediction.minimal.upper),
                 number(other.prediction.critical_rate),
                 *tested(other),

@@ -50,6 +50,12 @@ def train(
             help="A number, or critical, or 0.5critical. Default: look for one and test it."
         ),
     ] = None,
+    momentum: Annotated[
+        str | None, typer.Option(help="Heavy ball with this momentum, from 0 to below 1.")
+    ] = None,
+    nesterov: Annotated[
+        bool, typer.Option("--nesterov", help="With --momentum: Nesterov's method.")
+    ] = False,
     flow: Annotated[bool, typer.Option("--flow", help="Gradient flow instead of descent.")] = False,
     steps: Annotated[str | None, typer.Option(help="Largest number of steps.")] = None,
     seed: Annotated[str, typer.Option(help="Seed of the initial weights.")] = "0",
@@ -60,9 +66,13 @@ def train(
     out: Annotated[str | None, typer.Option(help="Write trace, weights and figure here.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Train one network by gradient descent or gradient flow and report its sharpness."""
+    """Train one network by gradient descent, with momentum or without, or by gradient flow."""
     if flow and learning_rate is not None:
         raise SettingError("give either --learning-rate or --flow, not both")
+    if momentum is not None and learning_rate is None:
+        raise SettingError("--momentum needs --learning-rate: rates are tested without momentum")
+    if nesterov and momentum is None:
+        raise SettingError("--nesterov needs --momentum")
     layers = options.depth(depth)
     hidden = None if width is None else options.whole("--width", width)
     size = options.number("--scale", scale)
@@ -70,6 +80,13 @@ def train(
     success = options.share("--learned-at", learned_at)
     every = None if record_every is None else options.whole("--record-every", record_every)
     begin = options.whole("--seed", seed, least=0)
+
+    name, beta = "flow" if flow else "descent", None
+    if momentum is not None:
+        from flatmin.dynamics.momentum import check_momentum
+
+        name = "nesterov" if nesterov else "heavy-ball"
+        beta = check_momentum("--momentum", momentum)
 
     prepared = options.preparation(drop, one_hot, missing, intercept, standardise)
     problem = _problem(file, target, features, prepared)
@@ -85,13 +102,14 @@ def train(
     )
     rate = None
     if learning_rate is not None:
-        rate = options.learning_rate(learning_rate, _critical_rate(problem, network))
+        rate = options.learning_rate(learning_rate, _critical_rate(problem, network, name, beta))
     elif not flow:
         rate, tested = _tested_rate(problem, network, init, size, success, begin, quiet=json)
         limit = limit or tested
     limit = limit or (100_000 if flow else 10_000)
 
     from flatmin.cli.output import progress_bar
+    from flatmin.dynamics.methods import method_of
     from flatmin.dynamics.training import train as run
 
     with progress_bar("training", limit, quiet=json) as progress:
@@ -101,7 +119,7 @@ def train(
             init=init,
             scale=size,
             seed=begin,
-            learning_rate=rate,
+            method=method_of(name, learning_rate=rate, momentum=beta),
             steps=limit,
             learned_at=success,
             record_every=every,
@@ -157,10 +175,14 @@ def _tested_rate(
     return found.learning_rate, found.steps
 
 
-def _critical_rate(problem: Any, network: Any) -> float:
+def _critical_rate(problem: Any, network: Any, name: str, momentum: float | None) -> float:
+    """The rate at which the method's edge is S_min."""
+    from flatmin.dynamics.methods import method_of
     from flatmin.theory.prediction import predict
 
-    return predict(problem.regression(), network.depth, network.output_norm).critical_rate
+    reach = method_of(name, learning_rate=1.0, momentum=momentum).reach
+    found = predict(problem.regression(), network.depth, network.output_norm)
+    return 0.5 * reach * found.critical_rate
 
 
 def _print_table(report: Training) -> None:
@@ -181,7 +203,7 @@ def _print_table(report: Training) -> None:
     if report.minimal_sharpness is not None:
         rows.append(("  S_min, exact", number(report.minimal_sharpness)))
     if report.edge is not None:
-        rows.append(("  2 / learning rate", number(report.edge)))
+        rows.append((f"  {report.method.edge_label}", number(report.edge)))
     if "time" in outcome.extras:
         rows.append(("Time", number(outcome.extras["time"][0])))
         rows.append(("Drift of the invariants", number(outcome.extras["drift"][0])))

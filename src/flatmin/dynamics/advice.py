@@ -13,7 +13,7 @@ So rates are run, on an ensemble from the initialisation that will be used:
 3. Test. 32 networks with seeds of their own, then more up to a hundred, fewer if they are large,
    must learn within those steps (see `trial`); of a hundred one may arrive and leave again. Else
    the rate is lowered (instability) or the steps are raised (slowness), and others are tested. The
-   steps are more than the slowest of the 32 took to arrive, by a quarter at least.
+   steps are more than the slowest took to arrive, by a quarter at least, where the work allows.
 4. Climb. With these steps, if twice the rate works too, sqrt(2) times the rate is tested and taken.
 
 Work is counted in network steps times the flops of one, not in seconds, so that the same data
@@ -332,7 +332,10 @@ def _test(lab: _Laboratory, rate: float, steps: int) -> Advice:
                 f"No rate can be advised yet: {rate:.3g} seems to learn within {steps} steps, but "
                 f"a test of that on {FEWEST_TESTED} networks takes more work than allowed."
             )
-        if many.works:
+        longer = many.works and many.enough() > steps
+        if longer and lab.affordable_runs(many.enough()) >= 2 * TESTED:
+            steps = many.enough()
+        elif many.works:
             passed = many
         elif many.unstable:
             rate /= math.sqrt(2.0)

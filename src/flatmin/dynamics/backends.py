@@ -17,6 +17,7 @@ from flatmin.core.errors import SettingError
 from flatmin.curvature import sharpness
 from flatmin.data.regression import Regression
 from flatmin.data.samples import Samples
+from flatmin.dynamics.momentum import Momentum
 from flatmin.lanes.sharpness import BASIS, layout, start_vector
 from flatmin.network.architecture import Architecture
 from flatmin.network.ensemble import Ensemble
@@ -62,17 +63,22 @@ def choose(
     tolerance: float | None,
     kind: np.dtype[Any],
     goal: float | None = None,
+    momentum: Momentum | None = None,
 ) -> Backend:
     """The backend for a problem and an architecture that fit each other.
 
-    With a `goal`, runs end as soon as their excess risk is below it, whatever the gradient.
+    With a `goal`, runs end as soon as their excess risk is below it, whatever the gradient. With
+    `momentum`, velocities follow the weights of a block.
     """
     architecture.check_fits(problem.d, problem.targets)
     if tolerance is not None:
         tolerance = check_positive("tolerance", tolerance)
     if architecture.linear and architecture.output is not None:
         regression = problem.regression() if isinstance(problem, Samples) else problem
-        return LinearBackend(regression, architecture, tolerance, kind, goal)
+        return LinearBackend(regression, architecture, tolerance, kind, goal, momentum)
+    if momentum is not None:
+        what = "several outputs" if architecture.linear else architecture.activation_name
+        raise SettingError(f"momentum is for linear networks with one output, got {what}")
     if not architecture.linear and not isinstance(problem, Samples):
         raise SettingError("a non-linear network needs the samples, not only their summary")
     return SamplesBackend(problem, architecture, tolerance, kind, goal)
@@ -263,9 +269,11 @@ class LinearBackend:
         tolerance: float | None,
         kind: np.dtype[Any],
         goal: float | None,
+        momentum: Momentum | None = None,
     ) -> None:
         self.kind = kind
-        self.step_flops = step_flops(regression, architecture)
+        cost = 1.0 if momentum is None else momentum.cost
+        self.step_flops = cost * step_flops(regression, architecture)
         self._table = layout(architecture)
         self.range_dimension = int(self._table[-1, 0] + self._table[-1, 1] + self._table[-1, 5])
         probe = start_vector(self.range_dimension)
@@ -289,6 +297,7 @@ class LinearBackend:
             relative if tolerance is None else 0.0,
             settled,
             _LIMITS[kind.name],
+            None if momentum is None else momentum.coefficients,
         )
 
     def advance(self, packed: Any, block: int, begin: int, steps: int) -> None:

@@ -22,10 +22,14 @@ stability did): it would leave again, slowly. Such a run is done again without t
 steps, and counts as settled only if it ends as close to a minimiser with eta S <= 2.
 
 What became of the others is told in `endings`.
+
+With `momentum` a run has a velocity beside its weights: it is packed along with them, kept at the
+end, and taken on where the run is continued. Wherever 2 stands above, it is the method's `reach`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Event, Lock
@@ -43,13 +47,23 @@ from flatmin.curvature import minimiser_spectrum, sharpness
 from flatmin.data.regression import Regression
 from flatmin.data.samples import Samples
 from flatmin.dynamics import backends
-from flatmin.dynamics.endings import LEARNED_AT, Ending, State, check_share, observe, window
+from flatmin.dynamics.endings import (
+    LEARNED_AT,
+    Ending,
+    State,
+    calming,
+    check_share,
+    observe,
+    window,
+)
 from flatmin.dynamics.measures import LAYER_MEASURES, Task, columns, passes_nothing, task
+from flatmin.dynamics.momentum import Momentum
 from flatmin.dynamics.outcome import Outcome
 from flatmin.dynamics.recording import Recording, Trace
 from flatmin.lanes.sharpness import start_vector
 from flatmin.lanes.traced_descent import COLUMNS, SHARPNESS_COLUMNS
-from flatmin.network.ensemble import Ensemble, lane_count
+from flatmin.network.architecture import Architecture
+from flatmin.network.ensemble import Ensemble, laid_out, lane_count
 
 Progress = Callable[[int], None]
 
@@ -67,6 +81,8 @@ def descend(
     learning_rate: ArrayLike,
     steps: ArrayLike,
     *,
+    momentum: Momentum | None = None,
+    velocity: Float | None = None,
     recording: Recording | None = None,
     tolerance: float | None = None,
     learned_at: float = LEARNED_AT,
@@ -78,7 +94,8 @@ def descend(
 ) -> Outcome:
     """Gradient descent W <- W - eta grad R(W) of every network of an ensemble.
 
-    `learning_rate` and `steps` are one number or one per network. `tolerance` is a gradient norm
+    `learning_rate` and `steps` are one number or one per network. With `momentum` each has a
+    velocity, `[network, P]`, that begins at `velocity` or at rest. `tolerance` is a gradient norm
     at which a run counts as settled (default: the rule of the module). A run has learned when its
     excess risk is at most `learned_at` of that of w = 0; with `until_learned` it ends there, at the
     next multiple of 16 steps. Without `observe_ends`, ends are taken as they come: a run that used
@@ -102,30 +119,47 @@ def descend(
     scene = task(problem, ensemble.architecture)
     goal = check_share("learned_at", learned_at) * scene.regression.excess_at_zero
     stop = goal if until_learned else None
-    backend = backends.choose(problem, ensemble.architecture, tolerance, kind, stop)
+    backend = backends.choose(problem, ensemble.architecture, tolerance, kind, stop, momentum)
     if recording is not None and precision != "float64":
         raise SettingError("recording needs precision 'float64', got 'float32'")
     if recording is not None:
         recording.check_for(ensemble.architecture)
-    run = _Run(backend, scene, ensemble, rates, budget, recording)
+    state = ensemble.flat()
+    if momentum is not None:
+        state = np.hstack([state, _initial_velocity(velocity, state)])
+    run = _Run(backend, scene, ensemble.architecture, state, rates, budget, recording, momentum)
     run.finish(threads or thread_count(), progress)
     outcome = run.outcome(goal)
+    reach = 2.0 if momentum is None else momentum.reach
     if until_learned:
         outcome.learned[outcome.settled] = True
         outcome.state[outcome.settled] = State.LEARNING.value
     elif tolerance is None and observe_ends:
         outcome.state[_at_rounding(outcome, scene)] = State.SETTLED.value
-        passing = outcome.settled & _unstable(problem, outcome.ensemble, rates, outcome.settled)
+        allowed = rates / reach
+        passing = outcome.settled & _unstable(problem, outcome.ensemble, allowed, outcome.settled)
         if passing.any():
-            some = ensemble[passing]
-            patient = backends.choose(problem, ensemble.architecture, _NO_TOLERANCE, kind)
-            again = _Run(patient, scene, some, rates[passing], budget[passing], recording)
+            patient = backends.choose(
+                problem, ensemble.architecture, _NO_TOLERANCE, kind, momentum=momentum
+            )
+            again = _Run(
+                patient, scene, ensemble.architecture, state[passing], rates[passing],
+                budget[passing], recording, momentum,
+            )  # fmt: skip
             again.finish(threads or thread_count(), None)
-            outcome = _replaced(problem, outcome, again.outcome(goal), passing, rates)
+            outcome = _replaced(problem, outcome, again.outcome(goal), passing, allowed)
     if observe_ends:
         _tell_endings(problem, scene, outcome, rates, budget, threads or thread_count())
     outcome.state[outcome.state == _OPEN] = State.LEARNING.value
     return outcome
+
+
+def _initial_velocity(velocity: Float | None, weights: Float) -> Float:
+    if velocity is None:
+        return np.zeros_like(weights)
+    if velocity.shape != weights.shape:
+        raise SettingError(f"velocity must have shape {weights.shape}, got {velocity.shape}")
+    return velocity
 
 
 def _at_rounding(outcome: Outcome, scene: Task) -> Yes:
@@ -155,8 +189,50 @@ def _tell_endings(
     for length in np.unique(lengths):
         runs = open_runs[lengths == length]
         ending = _observed(problem, scene, outcome, rates, runs, int(length), threads)
-        outcome.state[runs] = ending.state
-        outcome.period[runs], outcome.more_steps[runs] = ending.period, ending.more_steps
+        _tell(outcome, runs, ending)
+    if outcome.momentum is None:
+        return
+    stride = math.ceil(outcome.momentum.pace)
+    swinging = open_runs[outcome.state[open_runs] == State.OSCILLATING.value]
+    lengths = window(budget[swinging].astype(np.int64) // stride)
+    for length in np.unique(lengths):
+        runs = swinging[lengths == length]
+        steps, watch = int(length) * stride, Recording(stride, ("excess_risk",))
+        seen = _watched(problem, scene, outcome, rates, runs, steps, watch, threads)
+        ending = calming(seen.values["excess_risk_high"], stride, outcome.goal)
+        calm = ending.state != State.OSCILLATING.value
+        _tell(outcome, runs[calm], ending.some(calm))
+
+
+def _tell(outcome: Outcome, runs: Whole, ending: Ending) -> None:
+    outcome.state[runs] = ending.state
+    outcome.period[runs], outcome.more_steps[runs] = ending.period, ending.more_steps
+
+
+def _watched(
+    problem: Regression | Samples,
+    scene: Task,
+    outcome: Outcome,
+    rates: Float,
+    runs: Whole,
+    steps: int,
+    watch: Recording,
+    threads: int,
+) -> Trace:
+    """What is seen of some runs in so many steps after their end."""
+    architecture, state = outcome.ensemble.architecture, outcome.ensemble.flat()[runs]
+    momentum = outcome.momentum
+    if outcome.velocity is not None:
+        state = np.hstack([state, outcome.velocity[runs]])
+    patient = backends.choose(
+        problem, architecture, _NO_TOLERANCE, np.dtype("float64"), momentum=momentum
+    )
+    budget = np.full(len(runs), float(steps))
+    after = _Run(patient, scene, architecture, state, rates[runs], budget, watch, momentum)
+    after.finish(threads, None)
+    seen = after.outcome(outcome.goal).trace
+    assert seen is not None
+    return seen
 
 
 def _observed(
@@ -169,21 +245,19 @@ def _observed(
     threads: int,
 ) -> Ending:
     """The endings of some runs from so many steps after their end."""
-    architecture = outcome.ensemble.architecture
-    some = outcome.ensemble[runs]
-    patient = backends.choose(problem, architecture, _NO_TOLERANCE, np.dtype("float64"))
     watch = Recording(1, ("excess_risk", "gradient"))
-    after = _Run(patient, scene, some, rates[runs], np.full(len(runs), float(length)), watch)
-    after.finish(threads, None)
-    seen = after.outcome(outcome.goal).trace
-    assert seen is not None
+    seen = _watched(problem, scene, outcome, rates, runs, length, watch, threads)
     excess, gradient = seen.values["excess_risk"], seen.values["gradient"]
+    some = outcome.ensemble[runs]
     idle = passes_nothing(scene, some, excess[0], gradient[0])
-    return observe(excess, gradient, rates[runs], outcome.goal, idle)
+    pace = 1.0 if outcome.momentum is None else outcome.momentum.pace
+    return observe(excess, gradient, pace * rates[runs], outcome.goal, idle)
 
 
-def _unstable(problem: Regression | Samples, ensemble: Ensemble, rates: Float, chosen: Yes) -> Yes:
-    """Which of the chosen networks, at minimisers, have eta S > 2."""
+def _unstable(
+    problem: Regression | Samples, ensemble: Ensemble, allowed: Float, chosen: Yes
+) -> Yes:
+    """Which of the chosen networks, at minimisers, have S > edge; `allowed` is 1/edge."""
     found = np.zeros(len(ensemble), dtype=bool)
     if chosen.any():
         some = ensemble[chosen]
@@ -191,7 +265,7 @@ def _unstable(problem: Regression | Samples, ensemble: Ensemble, rates: Float, c
             largest = minimiser_spectrum(problem, some)[:, -1]
         else:
             largest = sharpness(problem, some).value
-        found[chosen] = rates[chosen] * largest > 2.0
+        found[chosen] = allowed[chosen] * largest > 1.0
     return found
 
 
@@ -200,11 +274,11 @@ def _replaced(
     first: Outcome,
     again: Outcome,
     passing: Yes,
-    rates: Float,
+    allowed: Float,
 ) -> Outcome:
     """The first outcome with the passing runs taken from the second."""
     near = again.gradient <= first.gradient[passing]
-    settled = near & ~_unstable(problem, again.ensemble, rates[passing], near)
+    settled = near & ~_unstable(problem, again.ensemble, allowed[passing], near)
     flat, trace = first.ensemble.flat(), first.trace
     flat[passing] = again.ensemble.flat()
     state, steps, excess, distance, gradient = (
@@ -216,6 +290,9 @@ def _replaced(
     state[passing] = np.where(settled, State.SETTLED.value, again.state)
     steps[passing], excess[passing] = again.steps, again.excess_risk
     distance[passing], gradient[passing] = again.distance, again.gradient
+    velocity = first.velocity
+    if velocity is not None:
+        velocity[passing] = again.velocity
     if trace is not None:
         assert again.trace is not None
         for name, values in again.trace.values.items():
@@ -224,6 +301,7 @@ def _replaced(
     return Outcome(
         ensemble, state, steps, excess, distance, gradient,
         first.goal, learned, first.period, first.more_steps, trace,
+        momentum=first.momentum, velocity=velocity,
     )  # fmt: skip
 
 
@@ -240,6 +318,7 @@ def _per_network(name: str, values: ArrayLike, count: int, check: Any) -> Float:
 class _Packed:
     """One round's networks in lanes: weights, per-lane numbers, start vectors.
 
+    `weights` `[block, P or 2 P, lane]`: with momentum the velocities follow the weights.
     `extremes` `[block, 6, lane]` are those of a stride that was begun, as `descend_block` has them.
     """
 
@@ -261,14 +340,17 @@ class _Run:
         self,
         backend: backends.Backend,
         task: Task,
-        ensemble: Ensemble,
+        architecture: Architecture,
+        state: Float,
         rates: Float,
         budget: Float,
         recording: Recording | None,
+        momentum: Momentum | None,
     ) -> None:
         self._backend, self._task = backend, task
-        self._architecture = ensemble.architecture
-        self._flat = ensemble.flat().astype(backend.kind)
+        self._architecture, self._momentum = architecture, momentum
+        # Weights, and with momentum velocities after them.
+        self._flat = state.astype(backend.kind)
         count, parameters = self._flat.shape
         self._rate, self._budget, self._left = rates, budget, budget.copy()
         self._excess, self._gradient, self._distance = np.full((3, count), np.nan)
@@ -294,7 +376,11 @@ class _Run:
         )
         self._values = {name: np.full(shape, np.nan) for name, shape in shapes.items()}
         self._steps = np.arange(records, dtype=np.int64) * recording.every
-        self._initial = self._architecture.split(self._flat.astype(float))
+        self._initial = self._architecture.split(self._weights().astype(float))
+
+    def _weights(self) -> NDArray[Any]:
+        """Without the velocities."""
+        return self._flat[:, : self._architecture.parameters]
 
     def finish(self, threads: int, progress: Progress | None) -> None:
         """Rounds until every run has ended."""
@@ -379,7 +465,8 @@ class _Run:
                 self._values[name][where, members] = np.sqrt(values) if squared else values
         assert self._recording is not None
         if self._recording.layers and rows.shape[0]:
-            flat = packed.weights[block].T[: len(members)].astype(float)
+            weights = packed.weights[block, : self._architecture.parameters]
+            flat = weights.T[: len(members)].astype(float)
             alive = ~np.isnan(rows[0, 0])
             if alive.any():
                 self._keep_layers(first, members[alive], flat[alive])
@@ -406,28 +493,26 @@ class _Run:
         members = going[np.argsort(self._left[going], kind="stable")]
         # Enough blocks for every thread.
         lanes = lane_count(self._flat.shape[1], -(-len(members) // threads))
-        packed = Ensemble.from_flat(
-            self._architecture, self._flat[members], lanes, self._backend.kind
-        )
+        weights = laid_out(self._flat[members], lanes)
 
         def column(values: Float) -> NDArray[Any]:
-            padded = np.zeros(packed.lanes.shape[0] * lanes, dtype=self._backend.kind)
+            padded = np.zeros(weights.shape[0] * lanes, dtype=self._backend.kind)
             padded[: len(members)] = values[members]
             return padded.reshape(-1, lanes)
 
         watched = 6 if self._recording is not None else 0
-        extremes = np.full((packed.lanes.shape[0], watched, lanes), np.inf, self._backend.kind)
+        extremes = np.full((weights.shape[0], watched, lanes), np.inf, self._backend.kind)
         extremes[:, 1::2] = -np.inf
         vectors = None
         if self._vectors is not None:
-            vectors = np.zeros((packed.lanes.shape[0] * lanes, self._vectors.shape[1]))
+            vectors = np.zeros((weights.shape[0] * lanes, self._vectors.shape[1]))
             vectors[: len(members)] = self._vectors[members]
             vectors = np.ascontiguousarray(
                 vectors.reshape(-1, lanes, vectors.shape[1]).transpose(0, 2, 1)
             )
         return _Packed(
             members,
-            packed.lanes,
+            weights,
             column(self._rate),
             column(self._left),
             column(self._excess),
@@ -460,8 +545,10 @@ class _Run:
         trace = None
         if self._recording is not None:
             trace = Trace(self._steps, self._values)
+        parameters = self._architecture.parameters
+        velocity = self._flat[:, parameters:].astype(float)
         return Outcome(
-            Ensemble.from_flat(self._architecture, self._flat.astype(float)),
+            Ensemble.from_flat(self._architecture, self._weights().astype(float)),
             state.astype("<U11"),
             (self._budget - self._left).astype(np.int64),
             self._excess,
@@ -472,6 +559,8 @@ class _Run:
             np.zeros(count, dtype=np.int64),
             np.full(count, np.nan),
             trace,
+            momentum=self._momentum,
+            velocity=None if self._momentum is None else velocity,
         )
 
 

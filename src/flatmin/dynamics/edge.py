@@ -1,5 +1,7 @@
 """How near the edge of stability a run ended: the share eta S / 2, whatever its state.
 
+(With momentum the edge is another, and with it the share: see `methods`.)
+
 At the edge sharpness swings about 2/eta from step to step, so one value says little. Of a run that
 has not settled the sharpness is taken midway between its last weights and the next ones, where the
 oscillation cancels to first order. (Measured on 100 networks of depth 10 on the paper's data at
@@ -41,5 +43,14 @@ def midway(
     if not len(last):
         return last
     rates = np.broadcast_to(np.asarray(learning_rate, dtype=float), (len(chosen),))[chosen]
-    after = descend(problem, last, rates, 1, until_learned=True, observe_ends=False)
+    after = descend(
+        problem,
+        last,
+        rates,
+        1,
+        momentum=outcome.momentum,
+        velocity=None if outcome.velocity is None else outcome.velocity[chosen],
+        until_learned=True,
+        observe_ends=False,
+    )
     return Ensemble.from_flat(last.architecture, 0.5 * (last.flat() + after.ensemble.flat()))

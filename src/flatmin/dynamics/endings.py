@@ -22,6 +22,11 @@ Falling is learning; else overshooting is oscillating. What is left moves slowly
 data are slow (weak directions of Sigma), which is learning too, or the network passes no gradient
 on (`measures.passes_nothing`), which is stalled. Gradient flow does not overshoot: a flow that
 ended early is falling if it would lose a thousandth of its excess risk in as much time again.
+
+With momentum, 2 is the method's `reach`, and a steady gradient gains 1/(1 - beta) as much a step. A
+velocity carries weights through the valley and back while the swing dies out as beta^t: what looks
+like overshooting is observed again, for 1/(1 - beta) times as long, and is learning if the largest
+excess risk of the second half of the steps is at most 0.9 of that of the first (`calming`).
 """
 
 from __future__ import annotations
@@ -73,6 +78,10 @@ class Ending:
     period: Whole
     more_steps: Float
 
+    def some(self, chosen: Yes) -> Ending:
+        """Those of the chosen runs."""
+        return Ending(self.state[chosen], self.period[chosen], self.more_steps[chosen])
+
 
 def observe(excess: Float, gradient: Float, rates: Float, goal: float, idle: Yes) -> Ending:
     """Endings from `[step, run]` excess risks and gradient norms; NaN after a run diverged.
@@ -109,6 +118,24 @@ def observe(excess: Float, gradient: Float, rates: Float, goal: float, idle: Yes
     more = np.where(state == State.LEARNING.value, needed, np.nan)
     found = np.where(state == State.OSCILLATING.value, periods(safe), 0)
     return Ending(state, found, more)
+
+
+def calming(high: Float, stride: int, goal: float) -> Ending:
+    """Endings of swings from `[stride, run]` largest excess risks, of strides of so many steps.
+
+    The first row is the excess risk at the start. A swing that calms is still learning.
+    """
+    half = len(high) // 2
+    lost = ~np.isfinite(high).all(axis=0)
+    safe = np.where(lost, 1.0, high)
+    first, second = safe[:half].max(axis=0), safe[half:].max(axis=0)
+    calm = second <= _FALLING * first
+    state = np.where(calm, State.LEARNING.value, State.OSCILLATING.value)
+    state = np.where(lost, State.DIVERGED.value, state)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        needed = np.log(safe[0] / goal) * (half * stride) / np.log(first / second)
+    more = np.where(calm & ~lost, np.where(safe[0] <= goal, 0.0, needed), np.nan)
+    return Ending(state, np.zeros(len(state), dtype=np.int64), more)
 
 
 def flow_endings(

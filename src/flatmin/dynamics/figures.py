@@ -69,8 +69,14 @@ def draw_trace(
         panel.plot(along, end, color=colour, lw=0.7, label=words)
 
 
-def training_figure(trace: Any, title: str, edge: float | None, least: float | None) -> Figure:
-    """One run: distance and risk; sharpness with 2/eta and S_min; layer norms and alignment.
+def training_figure(
+    trace: Any,
+    title: str,
+    edge: float | None,
+    least: float | None,
+    edge_label: str = "2 / learning rate",
+) -> Figure:
+    """One run: distance and risk; sharpness with its edge and S_min; layer norms and alignment.
 
     What was not recorded has no panel. A flow is drawn against its time, see `_flow_time`.
     """
@@ -98,7 +104,7 @@ def training_figure(trace: Any, title: str, edge: float | None, least: float | N
     if "sharpness" in trace:
         draw_trace(middle, along, trace, "sharpness", BLUE, "sharpness")
     if edge is not None:
-        middle.axhline(edge, color=RED, ls="--", label="2 / learning rate")
+        middle.axhline(edge, color=RED, ls="--", label=edge_label)
     if least is not None:
         middle.axhline(least, color=GREEN, ls=":", label="S_min, exact")
     middle.set(ylabel="sharpness", yscale="log")

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from flatmin.core.arrays import Float, Whole, Yes
 from flatmin.core.errors import SettingError
 from flatmin.dynamics.endings import State
+from flatmin.dynamics.momentum import Momentum
 from flatmin.dynamics.recording import Trace
 from flatmin.network.ensemble import Ensemble
 
@@ -25,7 +26,8 @@ class Outcome:
     `learned` says which have an excess risk of at most `goal` (or had, of runs that were to end
     there). `period` of an oscillation is 0 if
     none was found; `more_steps` is how many a run that is still learning would need at its present
-    speed, NaN for the others and for gradient flow.
+    speed, NaN for the others and for gradient flow. With
+    `momentum`, `velocity` `[network, P]` is the last one.
     """
 
     ensemble: Ensemble
@@ -40,6 +42,8 @@ class Outcome:
     more_steps: Float
     trace: Trace | None = None
     extras: dict[str, Float] = field(default_factory=dict)
+    momentum: Momentum | None = None
+    velocity: Float | None = None
 
     def __repr__(self) -> str:
         states = [f"{state.value}={self.count(state)}" for state in State if self.count(state)]

@@ -17,16 +17,17 @@ from flatmin.core.files import make_directory, writing
 from flatmin.curvature import Sharpness, sharpness
 from flatmin.data.regression import Regression
 from flatmin.data.samples import Samples
-from flatmin.dynamics.descent import Progress, descend
+from flatmin.dynamics.descent import Progress
 from flatmin.dynamics.edge import EDGE_SHARE, midway, swinging
 from flatmin.dynamics.endings import LEARNED_AT, State
-from flatmin.dynamics.flow import flow
+from flatmin.dynamics.methods import GradientDescent, GradientFlow, Method
 from flatmin.dynamics.outcome import Outcome
 from flatmin.dynamics.recording import Recording, recordable
 from flatmin.network.architecture import Architecture
 from flatmin.network.ensemble import Ensemble
 from flatmin.network.initialisation import DEFAULT_INIT, DEFAULT_SCALE, initialise
 from flatmin.theory.minimal_sharpness import CONVENTION
+from flatmin.theory.minimisers import product_rank
 from flatmin.theory.prediction import predict
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class Training:
     init: str
     scale: float
     seed: int
-    learning_rate: float | None
+    method: Method
     steps: int
     initial: Ensemble
     outcome: Outcome
@@ -74,9 +75,15 @@ class Training:
         return str(self.outcome.state[0])
 
     @property
+    def learning_rate(self) -> float | None:
+        """eta; none for gradient flow."""
+        rate: Any = self.method.learning_rate
+        return None if rate is None else float(rate)
+
+    @property
     def edge(self) -> float | None:
-        """2/eta; none for gradient flow."""
-        return None if self.learning_rate is None else 2.0 / self.learning_rate
+        """The method's edge of stability, 2/eta of gradient descent; none for gradient flow."""
+        return None if self.method.edge is None else float(self.method.edge)
 
     @property
     def learned(self) -> bool:
@@ -87,8 +94,11 @@ class Training:
         """What happened, in two sentences or three."""
         words = [self._learning(), _ENDINGS[State(self.state)](self)]
         if self.edge_share is not None and self.edge_share >= EDGE_SHARE:
-            words.append(f"Edge of stability: sharpness is {self.edge_share:.3g} of 2/eta.")
+            words.append(f"Edge of stability: sharpness is {self._share()}.")
         return " ".join(words)
+
+    def _share(self) -> str:
+        return f"{self.edge_share:.3g} of {self.method.edge_formula}"
 
     def _learning(self) -> str:
         start = self.regression.excess_at_zero
@@ -104,7 +114,7 @@ class Training:
             flat = f", {value / self.minimal_sharpness:.4g} times the flattest possible"
         if self.edge_share is None:
             return f"Gradient flow arrived: sharpness {value:.4g}{flat}."
-        return f"Settled at a minimiser with sharpness {self.edge_share:.3g} of 2/eta{flat}."
+        return f"Settled at a minimiser with sharpness {self._share()}{flat}."
 
     def _learning_still(self) -> str:
         more = self.outcome.more_steps[0]
@@ -115,9 +125,7 @@ class Training:
     def _oscillating(self) -> str:
         period = int(self.outcome.period[0])
         kind = f"with period {period}" if period else "without a period"
-        share = (
-            "" if self.edge_share is None else f", sharpness about {self.edge_share:.3g} of 2/eta"
-        )
+        share = "" if self.edge_share is None else f", sharpness about {self._share()}"
         return f"Oscillates {kind} and does not settle{share}{self._beyond()}."
 
     def _stalled(self) -> str:
@@ -133,12 +141,12 @@ class Training:
             return ""
         return (
             f"; the learning rate is {self.minimal_sharpness / self.edge:.3g} times the critical "
-            "2/S_min"
+            + self.method.edge_formula.replace("/eta", "/S_min").replace(" eta", " S_min")
         )
 
     def as_dict(self) -> dict[str, Any]:
         """The run as plain numbers, ready for JSON; what does not exist is None."""
-        outcome = self.outcome
+        outcome, rule = self.outcome, self.method.velocity_rule
 
         def finite(value: float) -> float | None:
             return float(value) if np.isfinite(value) else None
@@ -167,7 +175,8 @@ class Training:
             "minimal_sharpness": self.minimal_sharpness,
             "edge": self.edge,
             "learning_rate": self.learning_rate,
-            "method": "flow" if self.learning_rate is None else "descent",
+            "method": self.method.name,
+            "momentum": None if rule is None else rule.beta,
             "invariant_drift": (
                 finite(outcome.extras["drift"][0]) if "drift" in outcome.extras else None
             ),
@@ -191,13 +200,14 @@ class Training:
         from flatmin.dynamics.figures import training_figure
 
         title = f"depth {self.architecture.depth}, {self.init} initialisation, scale {self.scale:g}"
-        if self.learning_rate is None:
-            title = f"Gradient flow, {title}"
-        else:
-            title = f"Gradient descent, learning rate {self.learning_rate:.4g}, {title}"
         assert self.outcome.trace is not None
-        frame = self.outcome.trace.frame()
-        return training_figure(frame, title, self.edge, self.minimal_sharpness)
+        return training_figure(
+            self.outcome.trace.frame(),
+            f"{self.method.describe()}, {title}",
+            self.edge,
+            self.minimal_sharpness,
+            self.method.edge_label,
+        )
 
     def save(self, directory: Path) -> list[Path]:
         """The summary, the trace, the regression, the weights at both ends, and a picture."""
@@ -246,47 +256,41 @@ def train(
     scale: float = DEFAULT_SCALE,
     seed: int = 0,
     learning_rate: float | None = None,
+    method: Method | None = None,
     steps: int = 10_000,
     learned_at: float = LEARNED_AT,
     record_every: int | None = None,
     progress: Progress | None = None,
 ) -> Training:
-    """One run: gradient descent with a learning rate, gradient flow without one.
+    """One run by a method.
+
+    A learning rate alone is gradient descent; with neither it is gradient flow.
 
     >>> from flatmin.data.sets import paper_samples
     >>> run = train(paper_samples(), Architecture.mlp(5, 10), learning_rate=0.02, steps=5000)
     >>> run.state, run.learned
     ('settled', True)
     """
+    if method is None:
+        method = GradientFlow() if learning_rate is None else GradientDescent(learning_rate)
     regression = problem.regression() if isinstance(problem, Samples) else problem
     initial = initialise(architecture, init, scale, seed, [("train",)], regression)
-    every = record_every or max(1, steps // RECORDS if learning_rate is not None else 1)
+    every = record_every or max(1, 1 if method.continuous else steps // RECORDS)
     recording = Recording(
         every,
         recordable(architecture),
         sharpness_steps=_sharpness_steps(architecture, every, steps),
     )
-    if learning_rate is None:
-        outcome = flow(
-            regression,
-            initial,
-            max_steps=steps,
-            learned_at=learned_at,
-            recording=recording,
-            progress=progress,
-        )
-    else:
-        outcome = descend(
-            problem,
-            initial,
-            learning_rate,
-            steps,
-            learned_at=learned_at,
-            recording=recording,
-            progress=progress,
-        )
+    outcome = method.run(
+        problem,
+        initial,
+        steps=steps,
+        learned_at=learned_at,
+        recording=recording,
+        progress=progress,
+    )
     least = None
-    if regression.targets == 1:
+    if regression.targets == 1 or min(architecture.widths) >= product_rank(regression):
         least = predict(regression, architecture.depth, architecture.output_norm).exact
     last = sharpness(problem, outcome.ensemble)[0]
     return Training(
@@ -295,28 +299,28 @@ def train(
         init,
         float(scale),
         seed,
-        learning_rate,
+        method,
         steps,
         initial,
         outcome,
         sharpness(problem, initial)[0],
         last,
         least,
-        _edge_share(problem, outcome, learning_rate, last),
+        _edge_share(problem, outcome, method, last),
         learned_at,
     )
 
 
 def _edge_share(
-    problem: Regression | Samples, outcome: Outcome, rate: float | None, last: Sharpness
+    problem: Regression | Samples, outcome: Outcome, method: Method, last: Sharpness
 ) -> float | None:
-    """eta S/2 at the end; None for gradient flow and after divergence (see `dynamics.edge`)."""
-    if rate is None or outcome.count(State.DIVERGED):
+    """S over the edge at the end; None for gradient flow and after divergence (see `edge`)."""
+    if method.learning_rate is None or outcome.count(State.DIVERGED):
         return None
     moving = swinging(outcome)
     if moving.any():
-        last = sharpness(problem, midway(problem, outcome, rate, moving))[0]
-    share = 0.5 * rate * float(last.value)
+        last = sharpness(problem, midway(problem, outcome, method.learning_rate, moving))[0]
+    share = float(np.asarray(method.learning_rate) * last.value / method.reach)
     return share if np.isfinite(share) else None
 
 

@@ -3,7 +3,8 @@
 Backward b_L = p, b_{k-1} = W_k' b_k; error w - w* with w = b_0; a_1 = 2 Sigma (w - w*); forward
 a_{k+1} = W_k a_k with the old W_k, and in the same pass W_k -= eta b_k a_k'. So each weight is
 loaded twice and stored once a step, for three fused multiply-adds: 6 P flops a network step,
-whatever the number of samples.
+whatever the number of samples. With momentum, velocities follow the weights in a block and the
+forward pass is that of `momentum_descent`.
 
 Every operation acts on the whole lane vector in a fixed order, so a network's bits do not depend
 on its lane, block, thread, or on how its steps are cut into calls.
@@ -16,6 +17,7 @@ import numpy as np
 
 from flatmin.lanes.algebra import dot, transposed_times, widen
 from flatmin.lanes.compiling import compiled, helper, inlined
+from flatmin.lanes.momentum_descent import forward_with_velocity, steady_square
 from flatmin.lanes.vectors import (
     absolute,
     all_less,
@@ -143,7 +145,7 @@ def _clear_lanes(zero, n, excess, limit, vectors):
 @helper
 def descend_block(
     lanes, w, widths, p, sigma, target, rate, left, excess, gradient, distance, extremes,
-    begin, steps, check, tolerance, relative, settled, limit,
+    begin, steps, check, tolerance, relative, settled, limit, momentum,
 ):  # fmt: skip
     """Descend one block by at most `steps` steps.
 
@@ -159,6 +161,8 @@ def descend_block(
     begin       steps taken before this call; a lane may stop as arrived (see `_small`) when the
                 count of all steps is a multiple of `check`, however they are cut into calls
     limit       a lane stops as diverged before the step at which its excess risk is not < limit
+    momentum    None, or (keep, push, pull) of `momentum_descent`; what does not apply to the type
+                given is not compiled
     """
     n, depth, d = len(lanes), len(widths) - 1, widths[0]
     zero, one, half = splat(lanes, 0.0), splat(lanes, 1.0), splat(lanes, 0.5)
@@ -205,10 +209,16 @@ def descend_block(
 
         descent = minus(zero, move)
         for k in range(depth):
-            _forward(
-                zero, n, w, layers[k], b, a,
-                widths[k + 1], nodes[k + 1], widths[k], nodes[k], descent,
-            )  # fmt: skip
+            if momentum is None:
+                _forward(
+                    zero, n, w, layers[k], b, a,
+                    widths[k + 1], nodes[k + 1], widths[k], nodes[k], descent,
+                )  # fmt: skip
+            else:
+                forward_with_velocity(
+                    zero, n, w, layers[k], layers[depth] + layers[k], b, a,
+                    widths[k + 1], nodes[k + 1], widths[k], nodes[k], move, momentum,
+                )  # fmt: skip
         if watched and step > 0:
             widen(zero, n, extremes, 0, risk)
             widen(zero, n, extremes, 2 * n, dot(zero, n, error, 0, error, 0, d * n))
@@ -225,6 +235,10 @@ def descend_block(
         step += 1
         if (begin + step) % check == 0:
             square = _gradient_square(zero, n, a, b, widths, nodes)
+            if momentum is not None:
+                # A small gradient is no rest if the velocity carries the weights on.
+                steady = steady_square(zero, n, w, layers[depth], w.size, eta, momentum)
+                square = where_less(square, steady, steady, square)
             there = _small(zero, n, square, risk, b, nodes, widths, tolerance, relative, settled)
             eta = where_less(zero, there, zero, eta)
 
@@ -232,7 +246,7 @@ def descend_block(
 @compiled
 def descend(
     lanes, weights, widths, p, sigma, target, rate, left, excess, gradient, distance, extremes,
-    begin, steps, check, tolerance, relative, settled, limit, first, last,
+    begin, steps, check, tolerance, relative, settled, limit, momentum, first, last,
 ):  # fmt: skip
     """`descend_block` for blocks first..last-1; per-lane arrays are [block, n], extremes
     [block, 6 or 0, n]."""
@@ -241,4 +255,5 @@ def descend(
             lanes, weights[block].reshape(-1), widths, p, sigma, target,
             rate[block], left[block], excess[block], gradient[block], distance[block],
             extremes[block].reshape(-1), begin, steps, check, tolerance, relative, settled, limit,
+            momentum,
         )  # fmt: skip

@@ -42,7 +42,7 @@ _PLAIN, _SHARP = len(COLUMNS), len(COLUMNS) + len(SHARPNESS_COLUMNS)
 @compiled
 def trace_block(
     lanes, w, widths, p, sigma, target, rate, left, excess, gradient, distance, extremes,
-    number, begin, every, window, check, tolerance, relative, settled, limit,
+    number, begin, every, window, check, tolerance, relative, settled, limit, momentum,
     table, vector, probe, accuracy, max_products, basis, out,
 ):  # fmt: skip
     """Take `every` steps, then fill out[record], for each record; returns how many were filled.
@@ -74,13 +74,14 @@ def trace_block(
             descend_block(
                 lanes, w, widths, p, sigma, target, rate, left, excess, gradient, distance,
                 extremes, at, every - one_by_one, check, tolerance, relative, settled, limit,
+                momentum,
             )  # fmt: skip
         for j in range(max(one_by_one, 1) if measured else 0):
             if one_by_one > 0:
                 descend_block(
                     lanes, w, widths, p, sigma, target, rate, left, excess, gradient, distance,
                     extremes, at + every - one_by_one + j, 1,
-                    check, tolerance, relative, settled, limit,
+                    check, tolerance, relative, settled, limit, momentum,
                 )  # fmt: skip
             if ((number + record) * window + j) % PROBE_EVERY == 0:
                 for i in range(probe.size):

@@ -29,6 +29,7 @@ def evidence_of(
     scale: Any,
     learning_rate: Any = None,
     names: Any = (),
+    reach: float = 2.0,
 ) -> Evidence:
     """What an outcome shows. Runs that diverged are left out."""
     regression = problem.regression() if isinstance(problem, Samples) else problem
@@ -56,6 +57,7 @@ def evidence_of(
         final,
         problem if isinstance(problem, Samples) else None,
         names,
+        reach,
     )
     return runs if kept.all() else runs.some(kept)
 

@@ -45,7 +45,9 @@ def _by_rate(cases: Sequence[Evidence]) -> dict[float, Evidence]:
     groups = [
         runs.some(runs.scale == scale)
         for runs in cases
-        if runs.learning_rate is not None and runs.initial.architecture.linear
+        if runs.learning_rate is not None
+        and runs.reach == 2.0  # repeated by plain gradient descent
+        and runs.initial.architecture.linear
         for scale in np.unique(runs.scale)
     ]
     if not groups:

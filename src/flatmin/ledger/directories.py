@@ -20,6 +20,7 @@ from flatmin.core.errors import DataError
 from flatmin.data.regression import Regression
 from flatmin.dynamics.endings import State
 from flatmin.dynamics.measures import LAYER_MEASURES, task
+from flatmin.dynamics.methods import method_of
 from flatmin.dynamics.recording import RENAMED
 from flatmin.dynamics.training import FILES
 from flatmin.ledger.collect import LAST
@@ -78,6 +79,8 @@ def _training_evidence(directory: Path) -> Evidence:
     start, end = (_ensemble(architecture, arrays) for arrays in (initial, final))
     settled = words(summary["state"]) == State.SETTLED.value
     rate, sharp = summary["learning_rate"], summary["sharpness"]
+    # Older summaries have no momentum.
+    method = method_of(summary["method"], learning_rate=rate, momentum=summary.get("momentum"))
     scene = task(regression, architecture)
     layers, first = end.layers(), start.layers()
     diverged = summary["state"] == State.DIVERGED.value
@@ -98,6 +101,7 @@ def _training_evidence(directory: Path) -> Evidence:
         None if diverged else end,
         None,
         ["the run"],
+        method.reach,
     )
 
 
@@ -160,7 +164,7 @@ def _study_case(study: Study, runs: Sequence[Run], table: Any, records: Sequence
         data.regression,
     )
     error = table["integration_error"].to_numpy(dtype=float)
-    descent = study.method.name == "descent"
+    descent = not study.method.continuous
     return Evidence(
         data.regression,
         initial,
@@ -182,6 +186,7 @@ def _study_case(study: Study, runs: Sequence[Run], table: Any, records: Sequence
         None,
         data.samples,
         [f"run {run.index}" for run in runs],
+        study.method.with_rates(1.0).reach,
     )
 
 

@@ -20,7 +20,6 @@ from flatmin.dynamics.measures import invariants
 from flatmin.ledger.record import Place
 from flatmin.network.ensemble import Ensemble
 from flatmin.theory.minimal_sharpness import minimal_sharpness
-from flatmin.theory.multivariate import multivariate_bounds
 
 EPSILON = float(np.finfo(float).eps)
 
@@ -65,6 +64,8 @@ class Evidence:
     samples: Samples | None = None
     names: Sequence[str] = ()
     """How to call the networks; by number if empty."""
+    reach: float = 2.0
+    """The largest eta S at which a minimiser is stable for the method (`dynamics.methods`)."""
 
     def __len__(self) -> int:
         return len(self.initial)
@@ -73,6 +74,11 @@ class Evidence:
     def flow(self) -> bool:
         """Whether these are runs of gradient flow."""
         return self.learning_rate is None
+
+    @property
+    def edge(self) -> Float | None:
+        """The largest sharpness at which a minimiser is stable, 2/eta of gradient descent."""
+        return None if self.learning_rate is None else np.asarray(self.reach / self.learning_rate)
 
     @property
     def depth(self) -> int:
@@ -116,9 +122,7 @@ class Evidence:
 
     @cached_property
     def least_sharpness(self) -> float:
-        """S_min exactly; for several outputs the best lower bound on it."""
-        if self.regression.targets > 1:
-            return multivariate_bounds(self.regression, self.depth).lower
+        """S_min."""
         return minimal_sharpness(self.regression, self.depth, self.output_norm).exact
 
     @property
@@ -142,7 +146,8 @@ class Evidence:
         H = 2 J' Sigma J + <g, D^2 w>. The first part is the Hessian of a network that is a
         minimiser for the target w instead of w*, so that it is at least S_min of w. This is S_min
         of w* up to a share of (1 - rho)^{-2} - 1 with rho = |Sigma^{1/2}(w - w*)| / |q|, since
-        |q q' - q_w q_w'| is at most that share of |q_w|^2. The second part is at most
+        |q q' - q_w q_w'| is at most that share of |q_w|^2 (with several outputs the same of Q'Q, in
+        spectral norms). The second part is at most
         |g| (L-1) |p| max_k |W_k|^{L-2} with |g| <= 2 sqrt(Lam (R - R_min)). The residual of the
         sharpness comes on top. For other activations R_min is not the least risk, and only the
         residual is left.

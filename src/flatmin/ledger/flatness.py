@@ -16,6 +16,7 @@ from flatmin.ledger.record import Record, compare, not_applicable
 from flatmin.network.ensemble import Ensemble
 from flatmin.theory.minimal_sharpness import minimal_sharpness
 from flatmin.theory.minimisers import flattest_minimiser as flattest
+from flatmin.theory.minimisers import product_rank
 
 # The paper's p has norm 1 in single precision.
 NORM_ERROR = 1e-6
@@ -93,10 +94,9 @@ def _minimisers(runs: Evidence) -> str:
 
 def exact_minimal_sharpness(runs: Evidence) -> list[Record]:
     """No minimiser is flatter than S_min = min_t 2 lambda_max(t Sigma + (L-1) (|p|^2/t)^{1/(L-1)}
-    q q'); with several outputs, than the best lower bound known."""
+    q q'); with several outputs, than min_t 2 lambda_max(t Sigma + (L-1) t^{-1/(L-1)} Q'Q)."""
     if not runs.initial.architecture.linear:
         return [not_applicable("exact-minimal-sharpness", "linear network", why=lacks(runs))]
-    several = "" if runs.one_output else "several outputs: S_min is replaced by its lower bound"
     return [
         compare(
             "exact-minimal-sharpness",
@@ -108,23 +108,24 @@ def exact_minimal_sharpness(runs: Evidence) -> list[Record]:
             room=runs.minimiser_room,
             place=runs.place("network"),
             error=largest_error(runs),
-            note=several,
         )
     ]
 
 
 def flattest_minimiser(runs: Evidence) -> list[Record]:
-    """The explicit rank-one chain is a minimiser and its sharpness is S_min, not just near it."""
-    if not runs.one_output:
-        why = lacks(runs, one_output=True)
-        return [not_applicable("flattest-minimiser", "one output", why=why)]
-    architecture = runs.initial.architecture
+    """The explicit chain, of rank one or of the rank of P*, is a minimiser and its sharpness is
+    S_min, not just near it."""
+    architecture, rank = runs.initial.architecture, product_rank(runs.regression)
+    hypothesis = f"linear network, hidden layers of at least {rank} units"
+    if not architecture.linear or min(architecture.widths) < rank:
+        why = lacks(runs) or f"widths of at least {rank} (here {min(architecture.widths)})"
+        return [not_applicable("flattest-minimiser", hypothesis, why=why)]
     chain = Ensemble.from_matrices(architecture, [flattest(runs.regression, architecture)])
     found = sharpness(runs.regression, chain, tolerance=1e-10)
     error = error_of_map(chain.layers(), task(runs.regression, architecture))
     rounding = 100.0 * EPSILON * runs.depth
     common: dict[str, Any] = {
-        "hypothesis": "one output",
+        "hypothesis": hypothesis,
         "place": lambda index: f"depth {runs.depth}",
     }
     return [

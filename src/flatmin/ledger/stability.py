@@ -21,8 +21,11 @@ STEPS = 60
 
 
 def edge(runs: Evidence) -> list[Record]:
-    """The talk: after gradient descent has settled, S_min <= S(W) <= 2/eta."""
-    if runs.learning_rate is None:
+    """The talk: after gradient descent has settled, S_min <= S(W) <= 2/eta.
+
+    With momentum the right side is the edge of that method (`dynamics.methods`).
+    """
+    if runs.edge is None:
         hypothesis = "gradient descent that settled"
         return [not_applicable("edge", hypothesis, why="gradient descent; this is gradient flow")]
     hypothesis = (
@@ -34,9 +37,7 @@ def edge(runs: Evidence) -> list[Record]:
         "room": runs.minimiser_room,
         "place": runs.place("network"),
     }
-    upper = compare(
-        "edge", runs.sharpness, 2.0 / runs.learning_rate, measured="smaller", part="upper", **common
-    )
+    upper = compare("edge", runs.sharpness, runs.edge, measured="smaller", part="upper", **common)
     if not runs.initial.architecture.linear:
         return [upper]
     return [

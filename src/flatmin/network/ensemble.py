@@ -34,6 +34,15 @@ def aligned(shape: tuple[int, ...], dtype: Any = np.float64) -> NDArray[Any]:
     return buffer[start : start + size].reshape(shape)
 
 
+def laid_out(flat: NDArray[Any], lanes: int) -> NDArray[Any]:
+    """Rows `[network, number]` as `[block, number, lane]`, the last block padded with zeros."""
+    laid = aligned((-(-len(flat) // lanes), flat.shape[1], lanes), flat.dtype)
+    for lane in range(lanes):
+        members = flat[lane::lanes]
+        laid[: len(members), :, lane] = members
+    return laid
+
+
 @dataclass(frozen=True, eq=False)
 class Ensemble:
     """The weights of many networks of one architecture.
@@ -66,11 +75,7 @@ class Ensemble:
             )
         size = flat.shape[0]
         lanes = lanes or lane_count(architecture.parameters, size)
-        laid = aligned((-(-size // lanes), architecture.parameters, lanes), dtype)
-        for lane in range(lanes):
-            members = flat[lane::lanes]
-            laid[: len(members), :, lane] = members
-        return cls(architecture, laid, size)
+        return cls(architecture, laid_out(flat, lanes), size)
 
     @classmethod
     def from_matrices(

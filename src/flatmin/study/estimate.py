@@ -91,7 +91,7 @@ def _spaced(groups: list[Group]) -> list[Group]:
 def _try(study: Study, stretches: list[Stretch]) -> _Pilot:
     """Some runs of one architecture and data set, with fewer steps if they are long."""
     here = [one for one in stretches if one.first.dataset == stretches[0].first.dataset]
-    if study.method.name == "flow":
+    if study.method.continuous:
         here = [one for one in here if one.first.steps == here[0].first.steps]
     chosen = [here[i * len(here) // _PILOT_RUNS] for i in range(min(_PILOT_RUNS, len(here)))]
     each = -(-_PILOT_RUNS // len(chosen))

@@ -15,8 +15,8 @@ import pyarrow
 
 from flatmin.core.arrays import Float
 from flatmin.core.memory import check_memory
-from flatmin.dynamics.descent import Progress, descend
-from flatmin.dynamics.flow import RTOL, TOLERANCE, flow
+from flatmin.dynamics.descent import Progress
+from flatmin.dynamics.methods import Method
 from flatmin.dynamics.outcome import Outcome
 from flatmin.dynamics.recording import Recording
 from flatmin.network.architecture import Architecture
@@ -69,7 +69,7 @@ def _alone(study: Study) -> bool:
     descent that is done for a block of networks at once, and their number shows in the last bits.
     """
     recorded = study.record.every is not None and "sharpness" in study.record.quantities
-    return recorded and not (study.linear and study.method.name == "descent")
+    return recorded and not (study.linear and not study.method.continuous)
 
 
 def _run_part(
@@ -91,14 +91,16 @@ def _run_part(
         [run.address() for run in runs],
         data.regression,
     )
-    outcome = _train(study, data, initial, runs, rates, threads, progress)
-    rows = rows_table(study, data, runs, rates, least, initial, outcome)
+    method = study.method.with_rates(rates)
+    outcome = _train(study, data, initial, runs, method, threads, progress)
+    rows = rows_table(study, data, runs, rates, method, least, initial, outcome)
     return ShardResult(rows, traces_table(runs, outcome))
 
 
 def _rates(study: Study, runs: Sequence[Run], least: float) -> Float:
     """Learning rates as the engine takes them; NaN for gradient flow."""
-    unit = 2.0 / least if study.method.learning_rate_unit == "critical" else 1.0
+    critical = study.method.learning_rate_unit == "critical"
+    unit = study.method.with_rates(1.0).reach / least if critical else 1.0
     return np.array([np.nan if r.learning_rate is None else r.learning_rate * unit for r in runs])
 
 
@@ -107,36 +109,24 @@ def _train(
     data: Data,
     initial: Ensemble,
     runs: Sequence[Run],
-    rates: Float,
+    method: Method,
     threads: int | None,
     progress: Progress | None,
 ) -> Outcome:
-    record, method = study.record, study.method
+    record = study.record
     recording = None if record.every is None else Recording(record.every, record.quantities)
     steps = np.array([run.steps for run in runs])
-    if method.name == "descent":
-        return descend(
-            data.problem(study.linear),
-            initial,
-            rates,
-            steps,
-            recording=recording,
-            tolerance=method.tolerance,
-            learned_at=method.learned_at,
-            threads=threads,
-            progress=progress,
-        )
-    outcome = flow(
-        data.regression,
+    outcome = method.run(
+        data.problem(study.linear),
         initial,
-        rtol=method.rtol or RTOL,
-        tolerance=method.tolerance or TOLERANCE,
-        max_steps=runs[0].steps,
-        learned_at=method.learned_at,
+        steps=steps,
         recording=recording,
+        tolerance=study.method.tolerance,
+        learned_at=study.method.learned_at,
         threads=threads,
+        progress=None if method.continuous else progress,
     )
-    if progress is not None:
+    if method.continuous and progress is not None:
         # How many steps the integrator needs is not known before: a shard counts when it is done.
         progress(int(steps.sum()))
     return outcome

@@ -19,6 +19,7 @@ from flatmin.core.checks import (
 )
 from flatmin.dynamics.descent import MAX_STEPS
 from flatmin.dynamics.endings import check_share
+from flatmin.dynamics.momentum import check_momentum
 
 MAX_REPETITIONS = 10**9
 
@@ -58,6 +59,7 @@ def _text(value: object) -> str:
 
 Positive = Annotated[float, _number(check_positive)]
 Share = Annotated[float, _number(check_share)]
+Inertia = Annotated[float, _number(check_momentum)]
 NonNegative = Annotated[float, _number(check_nonnegative)]
 Count = Annotated[int, _whole(10**9)]
 Depth = Annotated[int, _whole(MAX_DEPTH)]

@@ -130,7 +130,7 @@ def plan(study: Study, shard_flops: float | None = None) -> list[Shard]:
     for stretch in stretches(study):
         first = stretch.first
         # One call of `flow` has one limit of steps; descent has one per run.
-        limit = first.steps if study.method.name == "flow" else None
+        limit = first.steps if study.method.continuous else None
         key = (first.dataset, first.depth, first.width, limit)
         groups.setdefault(key, []).append(stretch)
     architectures = {
@@ -174,7 +174,10 @@ def network_steps(study: Study) -> int:
 
 def run_flops(study: Study, architecture: Architecture, steps: int) -> float:
     """What a run may cost, in flops."""
-    taken = min(steps, _FLOW_STEPS) if study.method.name == "flow" else steps
+    if study.method.continuous:
+        taken = float(min(steps, _FLOW_STEPS))
+    else:
+        taken = steps * study.method.with_rates(1.0).cost
     step = 6.0 * architecture.parameters * rows_per_step(study)
     return step * (taken + recorded_steps(study, steps)) + 6.0 * (
         architecture.parameters * _FIXED_STEPS
@@ -187,8 +190,8 @@ def recorded_steps(study: Study, steps: int) -> float:
         return 0.0
     each = 1.0
     if "sharpness" in study.record.quantities:
-        descent = study.method.name == "descent"
-        each = 10.0 * (min(Recording.sharpness_steps, study.record.every) if descent else 1)
+        once = study.method.continuous
+        each = 10.0 * (1 if once else min(Recording.sharpness_steps, study.record.every))
     return each * (1 + records(study, steps))
 
 
@@ -196,14 +199,15 @@ def records(study: Study, steps: int) -> int:
     """The number of records of a run of so many steps."""
     if study.record.every is None:
         return 0
-    if study.method.name == "flow":
+    if study.method.continuous:
         steps = min(steps, 200)
     return 1 + steps // study.record.every
 
 
 def run_bytes(study: Study, architecture: Architecture, steps: int) -> float:
     """Memory a run takes while its shard is being done."""
-    weights = 8.0 * _COPIES * architecture.parameters
+    velocity = study.method.with_rates(1.0).velocity_rule is not None
+    weights = 8.0 * _COPIES * architecture.parameters * (2 if velocity else 1)
     depth = architecture.depth
     layered = sum(name not in NETWORK_MEASURES for name in study.record.quantities)
     numbers = 4 + 3 * len(study.record.quantities) + layered * depth

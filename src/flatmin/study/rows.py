@@ -21,6 +21,7 @@ from flatmin.data.samples import Samples
 from flatmin.dynamics.edge import midway, swinging
 from flatmin.dynamics.endings import State
 from flatmin.dynamics.measures import alignment, rank_one_defect, spectral_norm
+from flatmin.dynamics.methods import Method
 from flatmin.dynamics.outcome import Outcome
 from flatmin.network.ensemble import Ensemble
 from flatmin.study.inputs import Data
@@ -43,6 +44,7 @@ def rows_table(
     data: Data,
     runs: Sequence[Run],
     rates: Float,
+    method: Method,
     least: float,
     initial: Ensemble,
     outcome: Outcome,
@@ -53,7 +55,7 @@ def rows_table(
     kept = np.asarray(outcome.state != State.DIVERGED.value)
     architecture = final.architecture
     width = architecture.widths[0] if architecture.depth > 1 else architecture.inputs
-    relative = [r.learning_rate for r in runs] if _critical(study) else rates * least / 2.0
+    relative = [r.learning_rate for r in runs] if _critical(study) else rates * least / method.reach
     columns: dict[str, Any] = {
         "run": [run.index for run in runs],
         "dataset": [run.dataset for run in runs],
@@ -81,11 +83,13 @@ def rows_table(
         "test_risk": _numbers(_test_risk(data, final, kept)),
         "gradient_norm": _numbers(np.where(kept, outcome.gradient, np.nan)),
         "minimal_sharpness": [least] * len(runs),
-        "edge": _numbers(2.0 / rates),
+        "edge": _numbers(method.reach / rates),
     }
     columns |= _sharpness("initial_sharpness", problem, initial, every)
     columns |= _sharpness("sharpness", problem, final, kept)
-    columns["edge_share"] = _numbers(_edge_share(problem, outcome, rates, columns["sharpness"]))
+    columns["edge_share"] = _numbers(
+        _edge_share(problem, outcome, rates, method, columns["sharpness"])
+    )
     columns |= _layers(final, kept if study.record.layers else ~every)
     return pa.table([columns[name] for name in ROWS_SCHEMA.names], schema=ROWS_SCHEMA)
 
@@ -130,14 +134,16 @@ def _sharpness(
     }
 
 
-def _edge_share(problem: Regression | Samples, outcome: Outcome, rates: Float, final: Any) -> Float:
-    """eta S / 2, of runs that still move midway to their next weights; NaN for gradient flow."""
+def _edge_share(
+    problem: Regression | Samples, outcome: Outcome, rates: Float, method: Method, final: Any
+) -> Float:
+    """S over the edge, of runs that still move midway to their next weights; NaN for flow."""
     value = np.array(final.to_pylist(), dtype=float)
     moving = swinging(outcome) & np.isfinite(rates)
     middle = midway(problem, outcome, rates, moving)
     found = [sharpness(problem, one, tolerance=SHARPNESS_TOLERANCE).value for one in _parts(middle)]
     value[moving] = np.concatenate([np.empty(0), *found])
-    return value * rates / 2.0
+    return value * rates / method.reach
 
 
 def _parts(ensemble: Ensemble) -> list[Ensemble]:

@@ -9,12 +9,15 @@ from pydantic import StrictBool, field_validator, model_validator
 from flatmin.data.preparation import MISSING, Preparation
 from flatmin.data.sets import SETS
 from flatmin.dynamics.endings import LEARNED_AT
+from flatmin.dynamics.methods import METHODS, method_of
+from flatmin.dynamics.methods import Method as Dynamics
 from flatmin.dynamics.recording import MEASURES, RENAMED
 from flatmin.network.activations import ACTIVATIONS
 from flatmin.network.initialisation import INITIALISATIONS
 from flatmin.study.fields import (
     Count,
     Depth,
+    Inertia,
     NonNegative,
     Positive,
     Section,
@@ -112,13 +115,23 @@ class InitialisationSpec(Section):
 class Method(Section):
     """How the weights move, and when a run ends."""
 
-    name: Annotated[str, one_of(("descent", "flow"))] = "descent"
+    name: Annotated[str, one_of(METHODS)] = "descent"
     learning_rate: Positive | None = None
     learning_rate_unit: Annotated[str, one_of(("absolute", "critical"))] | None = None
+    momentum: Inertia | None = None
     steps: Steps | None = None
     tolerance: Positive | None = None
     learned_at: Share = LEARNED_AT
     rtol: Positive | None = None
+
+    def with_rates(self, rates: Any) -> Dynamics:
+        """The method itself at these learning rates (in the engine's unit; not for flow)."""
+        return method_of(self.name, learning_rate=rates, momentum=self.momentum, rtol=self.rtol)
+
+    @property
+    def continuous(self) -> bool:
+        """Whether it is gradient flow, which has no learning rate."""
+        return METHODS[self.name].continuous
 
 
 class Record(Section):

@@ -21,6 +21,7 @@ from flatmin.core.errors import SettingError
 from flatmin.data.regression import Regression, read_regression
 from flatmin.data.samples import Samples, read_samples
 from flatmin.dynamics import flow
+from flatmin.dynamics.methods import METHODS, settings
 from flatmin.study import toml
 from flatmin.study.fields import Repetitions, Section, Seed, Text, describe
 from flatmin.study.grid import WHOLE, Axis, Grid
@@ -120,7 +121,7 @@ class Study(Section):
         if self.architecture.kind == "residual":
             content["architecture"].setdefault("output", "random")
         method = content["method"]
-        if self.method.name == "descent":
+        if not self.method.continuous:
             method.setdefault("learning_rate_unit", "absolute")
         else:
             method.setdefault("rtol", flow.RTOL)
@@ -155,7 +156,7 @@ def _axes(axes: dict[str, Axis]) -> dict[str, Any]:
 
 def _check_once(study: Study) -> None:
     """Every setting is fixed in its section or varied in the grid: one of the two."""
-    descent = study.method.name == "descent"
+    descent = not study.method.continuous
     places = {
         "depth": ("architecture.depth", study.architecture.depth, True),
         "width": ("architecture.width", study.architecture.width, False),
@@ -192,7 +193,7 @@ def _check_network(study: Study) -> None:
 
 def _check_method(study: Study) -> None:
     method = study.method
-    if method.name == "flow":
+    if method.continuous:
         if not study.linear:
             raise ValueError("method.name 'flow' is for linear networks")
         if (
@@ -203,6 +204,14 @@ def _check_method(study: Study) -> None:
             raise ValueError("method.name 'flow' has no learning rate: leave it out")
     elif method.rtol is not None:
         raise ValueError("method.rtol is for method.name = 'flow' only")
+    takes = "momentum" in settings(method.name)
+    if takes and method.momentum is None:
+        raise ValueError(f"method.momentum is missing: method.name {method.name!r} needs it")
+    if takes and not study.linear:
+        raise ValueError(f"method.name {method.name!r} is for linear networks with one output")
+    if method.momentum is not None and not takes:
+        known = " and ".join(repr(name) for name in METHODS if "momentum" in settings(name))
+        raise ValueError(f"method.momentum is for method.name {known} only")
 
 
 def step_limit(study: Study, steps: float | None) -> int:
@@ -275,7 +284,7 @@ depth = 10          # number of layers; a list under [grid] varies it
 name = "gaussian"   # residual, zero-layer, balanced, flattest, minimiser
 
 [method]
-name = "descent"    # or "flow"
+name = "descent"    # or "flow"; "heavy-ball" or "nesterov" with momentum = 0.9
 
 [grid]              # every combination of these is run
 scale = { linspace = [0.25, 0.6, 8] }

@@ -21,17 +21,15 @@ def depth_figure(predictions: Sequence[Prediction]) -> Figure:
     left.fill_between(depths, lower, upper, color=SKY, alpha=0.3, lw=0)
     left.plot(depths, lower, ":", color=BLACK, label="lower bound")
     left.plot(depths, upper, "--", color=BLACK, label="upper bound")
-    exact = [one.exact for one in predictions if one.exact is not None]
-    if exact:
-        left.plot(depths, exact, "o-", color=BLUE, label="exact")
+    left.plot(depths, [one.exact for one in predictions], "o-", color=BLUE, label="exact")
     flattest = flattest_of(predictions)
     if flattest is not None:
-        label, least = f"flattest of these: {flattest.depth}", 2.0 / flattest.critical_rate
+        label, least = f"flattest of these: {flattest.depth}", flattest.exact
         left.plot(flattest.depth, least, "*", ms=13, color=ORANGE, label=label)
     left.set(xlabel="depth L", ylabel="minimal sharpness S_min", xscale="log", yscale="log")
     left.legend(frameon=False, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.0))
     rate = [one.critical_rate for one in predictions]
-    right.plot(depths, rate, "o-", color=BLUE, label="2 / S_min, exact" if exact else "ceiling")
+    right.plot(depths, rate, "o-", color=BLUE, label="2 / S_min, exact")
     paper = [one.paper_rate for one in predictions if one.paper_rate is not None]
     if paper:
         right.plot(depths, paper, "x--", color=RED, label="the paper's approximation")

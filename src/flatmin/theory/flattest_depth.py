@@ -11,6 +11,8 @@ inequality of arithmetic and geometric means, at least L (|p|^2 x'Sigma x)^{1/L}
 Attained: at the best t some top eigenvector x has derivative 0 in log t, which is where that
 inequality is an equality. (For L = 1 the supremum is |p|^2 Lam, as it should be.)
 
+Several outputs: |Qx| takes the place of |q'x|, with Q = P* Sigma^{1/2} and |p| = 1.
+
 The second derivative of L exp(c/L) is exp(c/L) c^2 / L^3 >= 0, so S_min is a supremum of convex
 functions of L: convex, whatever the data. It falls up to the flattest depth and grows from there
 on, in the end in proportion to L. On white data S_min = 2 L |w*|^{2-2/L} |p|^{2/L}, smallest at
@@ -23,9 +25,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from flatmin.core.checks import MAX_DEPTH, check_depth, check_positive
+from flatmin.core.checks import MAX_DEPTH, check_depth
 from flatmin.data.regression import Regression
-from flatmin.theory.minimal_sharpness import minimal_sharpness
+from flatmin.theory.minimal_sharpness import check_output_norm, minimal_sharpness
 
 
 def flattest_depth(
@@ -33,7 +35,7 @@ def flattest_depth(
 ) -> int:
     """The depth L, from 1 to `largest`, with the smallest S_min; of equal ones the smallest L.
 
-    One output. S_min is convex in L (see the module), so the answer is the first depth after which
+    S_min is convex in L (see the module), so the answer is the first depth after which
     it does not fall: found by doubling, then by bisection.
 
     >>> from flatmin.data.generators import whitened_samples
@@ -43,7 +45,7 @@ def flattest_depth(
     7
     """
     largest = check_depth(largest)
-    log_p = np.log(check_positive("|p|", output_norm))
+    log_p = np.log(check_output_norm(regression, output_norm))
     log_w = np.log(regression.w_star_norm)
     # S_min is t_0 times what it is for |w*| = |p| = 1; in logarithms no depth overflows.
     unit = replace(regression, w_star=regression.w_star / regression.w_star_norm)

@@ -31,11 +31,25 @@ a minimisation with O(d) work per evaluation and no inner root search. With m = 
 terms are positive, so nothing cancels; the stationary point solves
 (1 + delta) (L-1)/L * mean(1/(gap + delta)) = 1, a weighted mean with weights z_i^2/(gap_i + delta)
 and gap_i = 1 - lambda_i/Lam, and lies in (0, L-1].
+
+Several outputs: R(W) = |Y - X P'|_F^2 / n with P = W_L...W_1, least at P* = w*', and no p. With
+Q = P* Sigma^{1/2} and hidden layers no narrower than the rank of Q,
+
+    S_min = 2 min_t lambda_max( t Sigma + (L-1) t^{-1/(L-1)} Q'Q )
+          = 2 L max_{|x|=1} (x'Sigma x)^{1/L} |Qx|^{2-2/L},
+
+any t an upper bound, any x a lower one (the proof: docs/theory/several-outputs.md). Eliminating t
+as above, g(m) becomes the largest eigenvalue of Q (m - Sigma)^{-1} Q', a matrix of the size of the
+outputs; with y its eigenvector the slope is that of the one output y'P*. Where that eigenvalue is
+repeated the slope may jump over 0: the root is then the place of the jump. With s the largest
+singular value of Q and u its right singular vector, x = u and lambda_max <= t Lam + ... s^2 give
+
+    2 L (u'Sigma u)^{1/L} s^{2-2/L}  <=  S_min  <=  2 L Lam^{1/L} s^{2-2/L}.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,7 +68,10 @@ _SMALLEST_DELTA = 1e-30
 
 @dataclass(frozen=True)
 class MinimalSharpness:
-    """S_min with its bounds; `t` is |b_1|^2 at the flattest minimiser (see the module)."""
+    """S_min with its bounds; `t` is |b_1|^2 at the flattest minimiser (see the module).
+
+    The bounds are the paper's for one output, and those of the module for several.
+    """
 
     lower: float
     exact: float
@@ -62,9 +79,21 @@ class MinimalSharpness:
     t: float
 
 
+def check_output_norm(regression: Regression, output_norm: float) -> float:
+    """|p|, positive; 1 for several targets, where there is no p."""
+    norm = check_positive("|p|", output_norm)
+    if regression.targets > 1 and norm != 1.0:
+        raise SettingError(
+            f"|p| must be 1 with {regression.targets} targets, where no p follows the last layer, "
+            f"got {norm:g}"
+        )
+    return norm
+
+
 def balanced_scale(regression: Regression, depth: int, output_norm: float = 1.0) -> float:
     """t_0 = |w*|^{2-2/L} |p|^{2/L}, through logarithms so that no power overflows early."""
-    log_w, log_p = np.log(regression.w_star_norm), np.log(check_positive("|p|", output_norm))
+    log_p = np.log(check_output_norm(regression, output_norm))
+    log_w = np.log(regression.w_star_norm)
     exponent = (2.0 - 2.0 / check_depth(depth)) * log_w + (2.0 / depth) * log_p
     if abs(exponent) > 700.0:
         raise SettingError(
@@ -121,12 +150,15 @@ def minimal_sharpness(
     if depth == 1:
         exact, t = 2.0 * output_norm**2 * largest, t_0
     else:
-        weights, gaps = _secular_terms(regression)
+        weights, gaps = _weights(regression)
         delta = _best_delta(weights, gaps, depth)
         # e^s = ((L-1) g)^{(L-1)/L} at the best m, and S_min = 2 t_0 e^s m.
-        g = float(np.sum(weights / (gaps + delta)))
+        g = float(np.sum(weights(delta) / (gaps + delta)))
         t = t_0 * float(np.exp((1.0 - 1.0 / depth) * (np.log(depth - 1.0) + np.log(g))))
         exact = 2.0 * t * largest * (1.0 + delta)
+    if regression.targets > 1:
+        lower, upper = _bounds_of_several(regression, depth)
+        return MinimalSharpness(lower, exact, upper, t)
     return MinimalSharpness(
         lower=lower_bound(regression, depth, output_norm),
         exact=exact,
@@ -171,21 +203,41 @@ def paper_learning_rate(regression: Regression, depth: int, output_norm: float =
 def _secular_terms(regression: Regression) -> tuple[Float, Float]:
     """z_i^2 / Lam and gap_i = 1 - lambda_i / Lam in the eigenbasis of Sigma."""
     if regression.targets != 1:
-        raise SettingError(
-            f"this formula is for one target, got {regression.targets}; "
-            "see flatmin.theory.multivariate"
-        )
-    ratio = regression.eigenvalues / regression.largest_eigenvalue
-    coefficients = regression.eigenvectors.T @ (regression.w_star / regression.w_star_norm)
-    return ratio * coefficients**2, np.maximum(1.0 - ratio, 0.0)
+        raise SettingError(f"this formula is for one target, got {regression.targets}")
+    rows, ratio = _in_eigenbasis(regression)
+    return ratio * rows[0] ** 2, np.maximum(1.0 - ratio, 0.0)
 
 
-def _best_delta(weights: Float, gaps: Float, depth: int) -> float:
+def _in_eigenbasis(regression: Regression) -> tuple[Float, Float]:
+    """P* / |P*| in the eigenbasis of Sigma, with no more rows than columns, and lambda_i / Lam."""
+    rows = np.atleast_2d(
+        (regression.eigenvectors.T @ (regression.w_star / regression.w_star_norm)).T
+    )
+    if len(rows) > regression.d:
+        rows = np.asarray(np.linalg.qr(rows, mode="r"))
+    return rows, regression.eigenvalues / regression.largest_eigenvalue
+
+
+def _weights(regression: Regression) -> tuple[Callable[[float], Float], Float]:
+    """delta -> z_i^2 / Lam of the output direction with the largest g, and the gaps."""
+    rows, ratio = _in_eigenbasis(regression)
+    gaps = np.maximum(1.0 - ratio, 0.0)
+
+    def weights(delta: float) -> Float:
+        direction = rows[0]
+        if len(rows) > 1:
+            direction = np.linalg.eigh((rows * (ratio / (gaps + delta))) @ rows.T)[1][:, -1] @ rows
+        return np.asarray(ratio * direction**2)
+
+    return weights, gaps
+
+
+def _best_delta(weights: Callable[[float], Float], gaps: Float, depth: int) -> float:
     """The minimiser of m g(m)^{(L-1)/L} over m = Lam (1 + delta)."""
 
     def slope(log_delta: float) -> float:
-        delta = np.exp(log_delta)
-        terms = weights / (gaps + delta)
+        delta = float(np.exp(log_delta))
+        terms = weights(delta) / (gaps + delta)
         mean = np.sum(terms / (gaps + delta)) / np.sum(terms)
         return float(1.0 - (1.0 + delta) * (1.0 - 1.0 / depth) * mean)
 
@@ -193,3 +245,13 @@ def _best_delta(weights: Float, gaps: Float, depth: int) -> float:
     if slope(low) >= 0.0:  # w* misses the top eigenspace: the best point is the kink at m = Lam
         return _SMALLEST_DELTA
     return float(np.exp(root(slope, float(low), float(high))))
+
+
+def _bounds_of_several(regression: Regression, depth: int) -> tuple[float, float]:
+    """2 L (u'Sigma u)^{1/L} s^{2-2/L} and 2 L Lam^{1/L} s^{2-2/L}, in the eigenbasis of Sigma."""
+    rows, ratio = _in_eigenbasis(regression)
+    _, values, right = np.linalg.svd(rows * np.sqrt(ratio), full_matrices=False)
+    upper = 2.0 * depth * regression.largest_eigenvalue * balanced_scale(regression, depth)
+    upper *= float(values[0]) ** (2.0 - 2.0 / depth)
+    share = float(np.sum(ratio * right[0] ** 2))
+    return upper * share ** (1.0 / depth), upper

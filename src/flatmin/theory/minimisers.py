@@ -4,6 +4,16 @@ A rank-one chain is W_1 = e_1 w*'/sqrt(t) and W_k = rho_k e_k e_{k-1}' for k >= 
 vectors e_k (e_L = p/|p|). Its backward vectors are b_k = |b_k| e_k with |b_1|^2 = t, and its
 Hessian's non-zero spectrum is that of 2 (t Sigma + sum_{k>=2} |b_k|^2/|b_{k-1}|^2 q q'), where
 q = Sigma^{1/2} w*.
+
+With several outputs (no p, the product is P* = W_L...W_1 of rank r) the chain has rank r: with U an
+orthonormal basis of the range of P*, O_k any r x d_k with orthonormal rows and
+rho = t^{-1/(L-1)},
+
+    W_1 = t^{-1/2} O_1' U'P*,      W_k = rho^{-1/2} O_k' O_{k-1},      W_L = rho^{-1/2} U O_{L-1},
+
+and the non-zero spectrum is that of 2 (t Sigma + (L-1) rho Q'Q), r times, and of 2 rho Q'Q, once
+for each output direction outside U. Hidden layers narrower than r reach no P of rank r: what is
+called a minimiser here does not exist for them, and how flat their best points can be is not known.
 """
 
 from __future__ import annotations
@@ -28,10 +38,12 @@ def flattest_minimiser(
 ) -> list[Float]:
     """Weights W_1..W_L of a minimiser whose sharpness is exactly S_min.
 
-    |b_k| runs in geometric progression from sqrt(t) to |p|. The inner unit vectors e_k are free:
-    the first axes by default, random directions if a generator is given.
+    |b_k| runs in geometric progression from sqrt(t) to |p|. The inner unit vectors e_k, or frames
+    O_k with several outputs, are free: the first axes by default, random if a generator is given.
     """
     norm = architecture.output_norm
+    if architecture.output is None:
+        return _several(regression, architecture, generator)
     t = minimal_sharpness(regression, architecture.depth, norm).t
     return _chain(regression, architecture, t, np.ones(max(architecture.depth - 1, 1)), generator)
 
@@ -73,6 +85,61 @@ def minimiser_of_sharpness(
     factors = np.ones(depth - 1)
     factors[0] = np.exp(log_c)
     return _chain(regression, architecture, least.t * np.exp(2.0 * log_c), factors, generator)
+
+
+def balanced_minimiser(regression: Regression, architecture: Architecture) -> list[Float]:
+    """Several outputs: W_k = F_k diag(s)^{1/L} F_{k-1}', from P* = F_L diag(s) F_0'."""
+    u, s, v_transposed = _product(regression, architecture)
+    frames = [v_transposed.T, *(np.eye(w)[:, : len(s)] for w in architecture.widths[:-1]), u]
+    share = s ** (1.0 / architecture.depth)
+    return [(frames[k + 1] * share) @ frames[k].T for k in range(architecture.depth)]
+
+
+def product_rank(regression: Regression) -> int:
+    """The rank of P*, which no hidden layer of a minimiser is narrower than."""
+    return len(_singular(regression)[1])
+
+
+def _several(
+    regression: Regression, architecture: Architecture, generator: np.random.Generator | None
+) -> list[Float]:
+    """The chain of rank r for several outputs."""
+    u, s, v_transposed = _product(regression, architecture)
+    depth, first = architecture.depth, s[:, None] * v_transposed  # U'P*
+    if depth == 1:
+        return [u @ first]
+    t = minimal_sharpness(regression, depth).t
+    frames = [_frame(width, len(s), generator) for width in architecture.widths[:-1]]
+    share = t ** (0.5 / (depth - 1))
+    inner = [share * frames[k] @ frames[k - 1].T for k in range(1, depth - 1)]
+    return [frames[0] @ first / np.sqrt(t), *inner, share * u @ frames[-1].T]
+
+
+def _product(regression: Regression, architecture: Architecture) -> tuple[Float, Float, Float]:
+    """The singular value decomposition of P* that a network of this shape can reach."""
+    architecture.check_fits(regression.d, regression.targets)
+    u, s, v_transposed = _singular(regression)
+    narrowest = min(architecture.widths)
+    if narrowest < len(s):
+        raise SettingError(
+            f"a minimiser needs widths of at least {len(s)}, the rank of P*, got {narrowest}; how "
+            "flat the best points of narrower networks can be is not known"
+        )
+    return u, s, v_transposed
+
+
+def _singular(regression: Regression) -> tuple[Float, Float, Float]:
+    """P* = u diag(s) v', without singular values that are rounding."""
+    u, s, v_transposed = np.linalg.svd(np.atleast_2d(regression.w_star.T), full_matrices=False)
+    keep = s > max(regression.w_star.shape) * np.finfo(float).eps * s[0]
+    return u[:, keep], s[keep], v_transposed[keep]
+
+
+def _frame(width: int, rank: int, generator: np.random.Generator | None) -> Float:
+    """Orthonormal columns: the first axes, or random."""
+    if generator is None:
+        return np.eye(width)[:, :rank]
+    return np.asarray(np.linalg.qr(generator.standard_normal((width, rank)))[0])
 
 
 def _chain(

@@ -17,7 +17,7 @@ from flatmin.theory.minimal_sharpness import (
     paper_learning_rate,
     vanishing_scale_limit,
 )
-from flatmin.theory.multivariate import SharpnessBounds, multivariate_bounds
+from flatmin.theory.minimisers import product_rank
 from flatmin.theory.slowest_direction import descent_steps
 
 if TYPE_CHECKING:
@@ -31,52 +31,41 @@ MANY_STEPS = 1e5  # from here on, slow descent is worth a note
 class Prediction:
     """S_min, the critical learning rate 2/S_min and the limit of small initialisation.
 
-    For several targets S_min is known between bounds only: `exact` is then None and the critical
-    rate lies between 2/upper and 2/lower; the certain ceiling is 2/lower.
+    The last and the paper's rate are known for one target only.
     """
 
     regression: Regression
     depth: int
     output_norm: float
-    minimal: MinimalSharpness | SharpnessBounds
+    minimal: MinimalSharpness
     small_init_sharpness: float | None
     paper_rate: float | None
 
     def __repr__(self) -> str:
-        least = (
-            f"S_min={self.exact:.6g}"
-            if self.exact is not None
-            else (f"S_min_lower={self.minimal.lower:.6g}, S_min_upper={self.minimal.upper:.6g}")
-        )
-        return f"Prediction(depth={self.depth}, {least}, critical_rate={self.critical_rate:.6g})"
+        found = f"S_min={self.exact:.6g}, critical_rate={self.critical_rate:.6g}"
+        return f"Prediction(depth={self.depth}, {found})"
 
     @property
-    def exact(self) -> float | None:
-        """S_min, where it is known exactly."""
-        return self.minimal.exact if isinstance(self.minimal, MinimalSharpness) else None
+    def exact(self) -> float:
+        """S_min."""
+        return self.minimal.exact
 
     @property
     def critical_rate(self) -> float:
-        """No minimiser is linearly stable above this rate: 2/S_min, or 2 over its lower bound."""
-        return 2.0 / (self.minimal.lower if self.exact is None else self.exact)
+        """No minimiser is linearly stable above this rate: 2/S_min."""
+        return 2.0 / self.exact
 
     @cached_property
-    def flattest_depth(self) -> int | None:
-        """The depth with the smallest S_min for these data and |p|; None for several targets."""
-        if self.exact is None:
-            return None
+    def flattest_depth(self) -> int:
+        """The depth with the smallest S_min for these data and |p|."""
         return flattest_depth(self.regression, self.output_norm)
 
     def sentence(self) -> str:
         """What the theory says to the person about to train."""
-        rate = f"{self.critical_rate:.4g}"
-        words = (
+        return (
             f"At depth {self.depth} gradient descent cannot settle at a minimiser with a learning "
-            f"rate above {rate}"
+            f"rate above {self.critical_rate:.4g}."
         )
-        if self.exact is None:
-            return f"{words}; above {2.0 / self.minimal.upper:.4g} it may not either."
-        return f"{words}."
 
     def plot(self, depths: Sequence[int] = DEPTHS) -> Figure:
         """S_min and the critical learning rate against depth, for these depths and this one."""
@@ -121,13 +110,15 @@ class Prediction:
             "the critical rate is a ceiling, not a promise: above it gradient descent settles at "
             "no minimiser, though it may stay bounded; below it, it may still fail"
         )
-        if self.exact is None:
-            notes.append(
-                "several targets: S_min is bracketed, and the critical rate is 2 over its lower "
-                "bound"
-            )
         steps = None
-        if self.exact is not None:
+        if self.regression.targets > 1:
+            rank = product_rank(self.regression)
+            if self.depth > 1 and rank > 1:
+                notes.append(
+                    f"several targets: S_min is that of networks whose hidden layers have at least "
+                    f"{rank} units, the rank of P*; narrower ones reach no minimiser"
+                )
+        else:
             steps = descent_steps(self.regression, self.depth, self.output_norm)
         if steps is not None and steps > MANY_STEPS:
             notes.append(
@@ -149,20 +140,19 @@ def predict(regression: Regression, depth: int, output_norm: float = 1.0) -> Pre
     True
     """
     depth, norm = check_depth(depth), check_positive("output norm", output_norm)
+    least = minimal_sharpness(regression, depth, norm)
     if regression.targets > 1:
-        bounds = multivariate_bounds(regression, depth)
-        return Prediction(regression, depth, norm, bounds, None, None)
+        return Prediction(regression, depth, norm, least, None, None)
     return Prediction(
         regression,
         depth,
         norm,
-        minimal_sharpness(regression, depth, norm),
+        least,
         vanishing_scale_limit(regression, depth, norm),
         paper_learning_rate(regression, depth, norm),
     )
 
 
 def flattest_of(predictions: Sequence[Prediction]) -> Prediction | None:
-    """Of predictions for several depths the one with the smallest exact S_min, if known."""
-    known = [one for one in predictions if one.exact is not None]
-    return min(known, key=lambda one: 2.0 / one.critical_rate, default=None)
+    """Of predictions for several depths the one with the smallest S_min."""
+    return min(predictions, key=lambda one: one.exact, default=None)

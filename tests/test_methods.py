@@ -1,0 +1,399 @@
+"""Training methods: trajectories and edges against plain NumPy, bits, and every way in."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from commands import call
+from flatmin.core.errors import SettingError
+from flatmin.curvature import sharpness
+from flatmin.data.generators import gaussian_samples
+from flatmin.data.sets import paper_samples
+from flatmin.dynamics import descent
+from flatmin.dynamics.edge import midway
+from flatmin.dynamics.endings import State
+from flatmin.dynamics.methods import (
+    METHODS,
+    GradientDescent,
+    GradientFlow,
+    HeavyBall,
+    Nesterov,
+    method_of,
+)
+from flatmin.dynamics.momentum import Momentum
+from flatmin.dynamics.recording import Recording
+from flatmin.dynamics.training import train
+from flatmin.ledger.collect import evidence_of
+from flatmin.ledger.directories import read_directory
+from flatmin.ledger.record import Verdict
+from flatmin.ledger.stability import edge
+from flatmin.network.architecture import Architecture
+from flatmin.network.ensemble import Ensemble
+from flatmin.network.initialisation import initialise
+from flatmin.study.execute import run_shard
+from flatmin.study.plan import plan
+from flatmin.study.spec import parse_spec
+from flatmin.theory.minimal_sharpness import minimal_sharpness
+
+BETAS = (0.0, 0.3, 0.9, 0.99)
+MOVING = (HeavyBall, Nesterov)
+NEVER = 1e-190
+
+
+def networks(count, depth=4, d=5, scale=0.5):
+    architecture = Architecture.mlp(d, depth)
+    return initialise(architecture, "gaussian", scale, 0, [(i,) for i in range(count)])
+
+
+def gradient(data, p, layers):
+    """Of the risk (w - w*)' Sigma (w - w*) with w' = p' W_L ... W_1, by products of matrices."""
+    depth = len(layers)
+    before = [np.eye(layers[0].shape[1])]
+    for w in layers:
+        before.append(w @ before[-1])
+    after = [p]
+    for w in reversed(layers):
+        after.append(after[-1] @ w)
+    a = 2.0 * data.sigma @ (after[-1] - data.w_star)
+    return [np.outer(after[depth - 1 - k], before[k] @ a) for k in range(depth)]
+
+
+def heavy_ball(data, p, layers, eta, beta, steps):
+    """V <- beta V - eta g(W), W <- W + V."""
+    v = [np.zeros_like(w) for w in layers]
+    for _ in range(steps):
+        v = [beta * u - eta * g for u, g in zip(v, gradient(data, p, layers), strict=True)]
+        layers = [w + u for w, u in zip(layers, v, strict=True)]
+    return layers
+
+
+def look_ahead(data, p, layers, eta, beta, steps):
+    """y = U + beta V, V <- beta V - eta g(y), U <- U + V; the last y."""
+    v = [np.zeros_like(w) for w in layers]
+    for _ in range(steps):
+        y = [w + beta * u for w, u in zip(layers, v, strict=True)]
+        v = [beta * u - eta * g for u, g in zip(v, gradient(data, p, y), strict=True)]
+        layers = [w + u for w, u in zip(layers, v, strict=True)]
+    return [w + beta * u for w, u in zip(layers, v, strict=True)]
+
+
+@pytest.mark.parametrize(("kind", "plain"), [(HeavyBall, heavy_ball), (Nesterov, look_ahead)])
+@pytest.mark.parametrize("depth", [1, 4])
+def test_trajectories_are_those_of_a_plain_loop(kind, plain, depth):
+    data, start = gaussian_samples(seed=1).regression(), networks(11, depth)
+    steps = 60 + np.arange(11)
+    method = kind(learning_rate=0.02, momentum=0.8)
+    found = method.run(data, start, steps=steps, tolerance=NEVER).ensemble
+    for i, (layers, ended) in enumerate(zip(start, found, strict=True)):
+        expected = plain(data, start.architecture.p, layers, 0.02, 0.8, steps[i])
+        for w, one in zip(expected, ended, strict=True):
+            # Rounding of 70 steps whose error the problem hardly amplifies.
+            np.testing.assert_allclose(one, w, rtol=0.0, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", MOVING)
+def test_without_momentum_both_are_gradient_descent(kind):
+    data, start = gaussian_samples(seed=1).regression(), networks(5)
+    plain = GradientDescent(learning_rate=0.02).run(data, start, steps=100, tolerance=NEVER)
+    still = kind(learning_rate=0.02, momentum=0.0).run(data, start, steps=100, tolerance=NEVER)
+    np.testing.assert_allclose(still.ensemble.flat(), plain.ensemble.flat(), atol=1e-13)
+
+
+def iteration(kind, eta, beta, curvature):
+    """The matrix that takes (W, V) of a quadratic to the next, from the definition of a step."""
+    rows = []
+    for w, v in ((1.0, 0.0), (0.0, 1.0)):
+        g = curvature * w
+        after = beta * v - eta * g
+        rows.append((w + after if kind is HeavyBall else w + beta * after - eta * g, after))
+    return np.array(rows).T
+
+
+@pytest.mark.parametrize("kind", MOVING)
+@pytest.mark.parametrize("beta", BETAS)
+def test_the_edge_is_where_a_root_leaves_the_unit_disc(kind, beta):
+    edge = float(kind(learning_rate=0.1, momentum=beta).edge)
+
+    def radius(curvature):
+        return np.abs(np.linalg.eigvals(iteration(kind, 0.1, beta, curvature))).max()
+
+    # Stable all the way up to the edge, not beyond; at the edge the root is -1.
+    assert all(radius(share * edge) < 1.0 for share in np.linspace(0.01, 0.999, 200))
+    assert radius(1.001 * edge) > 1.0
+    roots = np.linalg.eigvals(iteration(kind, 0.1, beta, edge))
+    assert np.abs(roots + 1.0).min() < 1e-12
+
+
+@pytest.mark.parametrize("kind", MOVING)
+@pytest.mark.parametrize("beta", [0.3, 0.9])
+def test_at_depth_one_runs_settle_below_the_edge_and_diverge_above(kind, beta):
+    data, start = gaussian_samples(seed=2).regression(), networks(3, depth=1)
+    # The risk at depth 1 is a quadratic: the same sharpness everywhere.
+    value = float(sharpness(data, start).value[0])
+    reach = kind(learning_rate=1.0, momentum=beta).reach
+    below, above = (
+        kind(learning_rate=share * reach / value, momentum=beta).run(data, start, steps=40_000)
+        for share in (0.99, 1.01)
+    )
+    assert below.count(State.SETTLED) == 3
+    assert above.count(State.DIVERGED) == 3
+    expected = kind(learning_rate=0.99 * reach / value, momentum=beta).edge
+    assert float(expected) == pytest.approx(value / 0.99)
+
+
+def test_edges_of_the_others():
+    rates = np.array([0.1, 0.5])
+    np.testing.assert_allclose(GradientDescent(learning_rate=rates).edge, [20.0, 4.0])
+    assert GradientFlow().edge is None
+    assert [METHODS[name].name for name in METHODS] == list(METHODS)
+
+
+@pytest.mark.parametrize("kind", MOVING)
+def test_bits_do_not_depend_on_threads_lanes_slices_or_neighbours(kind, monkeypatch):
+    data, start = paper_samples().regression(), networks(21, depth=5)
+    rates, steps = np.linspace(0.001, 0.03, 21), np.arange(21) * 40 + 300
+
+    def run(chosen, threads, recording=None):
+        some = Ensemble.from_flat(start.architecture, start.flat()[chosen])
+        method = kind(learning_rate=rates[chosen], momentum=0.9)
+        return method.run(data, some, steps=steps[chosen], threads=threads, recording=recording)
+
+    every = np.arange(21)
+    whole = run(every, 1)
+    assert len(set(whole.state)) > 1
+
+    def same(outcome, chosen):
+        for name in ("steps", "excess_risk", "gradient", "state"):
+            expected = getattr(whole, name)[chosen]
+            np.testing.assert_array_equal(getattr(outcome, name), expected)
+        np.testing.assert_array_equal(outcome.ensemble.flat(), whole.ensemble.flat()[chosen])
+        np.testing.assert_array_equal(outcome.velocity, whole.velocity[chosen])
+
+    same(run(every, 2), every)
+    same(run(every[::-1].copy(), 1), every[::-1])
+    for i in (0, 20):
+        same(run(np.array([i]), 1), np.array([i]))
+    same(run(every, 1, Recording(7, ("excess_risk", "sharpness"))), every)
+    monkeypatch.setattr(descent, "_SLICE_FLOPS", 1.0)
+    monkeypatch.setattr(descent, "_ROUNDS", (3, 50))
+    same(run(every, 2), every)
+
+
+@pytest.mark.parametrize("kind", MOVING)
+def test_a_run_is_continued_from_its_velocity(kind):
+    data, start = paper_samples().regression(), networks(4, depth=5)
+    rule = kind(learning_rate=0.005, momentum=0.9).velocity_rule
+
+    def go(ensemble, steps, velocity=None):
+        return descent.descend(
+            data, ensemble, 0.005, steps, momentum=rule, velocity=velocity, tolerance=NEVER
+        )
+
+    half = go(start, 32)
+    np.testing.assert_array_equal(
+        go(half.ensemble, 32, half.velocity).ensemble.flat(), go(start, 64).ensemble.flat()
+    )
+    chosen = np.ones(4, dtype=bool)
+    middle = midway(data, half, 0.005, chosen).flat()
+    after = go(start, 33).ensemble.flat()
+    np.testing.assert_array_equal(middle, 0.5 * (half.ensemble.flat() + after))
+
+
+def test_a_gradient_that_vanishes_in_passing_is_no_end():
+    # One weight that swings through its minimum: gradient 0 at a check, velocity not.
+    data, start = gaussian_samples(n=20, d=1, seed=0).regression(), networks(1, depth=1, d=1)
+    at_minimum = Ensemble.from_flat(start.architecture, [[float(data.w_star[0])]])
+    rule = Momentum(beta=0.9)
+    settings = {"momentum": rule, "tolerance": 1e-3, "observe_ends": False}
+    rest = descent.descend(data, at_minimum, 1e-3, 17, velocity=np.zeros((1, 1)), **settings)
+    moving = descent.descend(data, at_minimum, 1e-3, 17, velocity=np.ones((1, 1)), **settings)
+    assert rest.state[0] == State.SETTLED
+    assert moving.state[0] != State.SETTLED
+
+
+@pytest.mark.parametrize("kind", MOVING)
+def test_settled_runs_keep_below_their_edge_and_the_ledger_says_so(kind):
+    data, start = paper_samples().regression(), networks(40, depth=10, scale=0.45)
+    least = minimal_sharpness(data, 10).exact
+    rate = 0.5 * kind(learning_rate=1.0, momentum=0.5).reach / least
+    method = kind(learning_rate=rate, momentum=0.5)
+    outcome = method.run(data, start, steps=6000)
+    assert outcome.count(State.SETTLED) > 5
+    runs = evidence_of(
+        data,
+        start,
+        outcome,
+        init="gaussian",
+        scale=0.45,
+        learning_rate=rate,
+        reach=method.reach,
+    )
+    np.testing.assert_allclose(runs.edge, method.edge)
+    assert {record.verdict for record in edge(runs)} == {Verdict.HOLDS}
+    # Heavy ball settles where gradient descent could not: at its own edge, beyond 2/eta.
+    beyond = runs.sharpness[runs.settled].max() > 2.0 / rate
+    assert beyond == (kind is HeavyBall)
+
+
+@pytest.mark.parametrize("kind", MOVING)
+@pytest.mark.parametrize(("share", "beta"), [(0.02, 0.9), (0.1, 0.9), (0.002, 0.99), (1.02, 0.3)])
+def test_endings_foretell_what_more_steps_show(kind, share, beta):
+    # Swings that die out are no oscillation; above the critical rate there is nothing else.
+    data, start = paper_samples().regression(), networks(20, depth=5, scale=0.35)
+    rate = share * kind(learning_rate=1.0, momentum=beta).reach / minimal_sharpness(data, 5).exact
+    method = kind(learning_rate=rate, momentum=beta)
+    later = method.run(data, start, steps=40_000)
+    expected = {State.SETTLED: {"settled", "learning"}} | {
+        state: {state.value} for state in (State.OSCILLATING, State.DIVERGED)
+    }
+    for steps in (50, 200, 800) if share < 1.0 else (3000,):
+        found = method.run(data, start, steps=steps)
+        for early, late in zip(found.state, later.state, strict=True):
+            assert early in expected[State(late)]
+    if share > 1.0:
+        assert later.count(State.OSCILLATING) > 10
+        assert set(later.period[later.state == State.OSCILLATING]) == {2}
+
+
+def test_a_velocity_of_another_shape_is_told():
+    data, start = paper_samples().regression(), networks(2)
+    with pytest.raises(SettingError, match="velocity must have shape"):
+        descent.descend(
+            data, start, 0.01, 5, momentum=Momentum(beta=0.5), velocity=np.zeros((1, 3))
+        )
+
+
+def test_momentum_is_for_linear_networks_with_one_output():
+    samples = paper_samples()
+    curved = Architecture.mlp(5, 3, activation="tanh")
+    start = initialise(curved, "gaussian", 0.5, 0, [(0,)])
+    with pytest.raises(SettingError, match="momentum is for linear networks with one output"):
+        HeavyBall(learning_rate=0.01, momentum=0.9).run(samples, start, steps=10)
+
+
+@pytest.mark.parametrize("value", [1, 1.0, -0.1, "x", float("nan"), None, True])
+@pytest.mark.parametrize("kind", MOVING)
+def test_a_wrong_momentum_is_told(kind, value):
+    with pytest.raises(SettingError, match="momentum must be a number of at least 0 and below 1"):
+        kind(learning_rate=0.1, momentum=value)
+
+
+def test_methods_by_name():
+    assert method_of("descent", learning_rate=0.1, momentum=None) == GradientDescent(0.1)
+    assert method_of("nesterov", learning_rate=0.1, momentum=0.5) == Nesterov(0.1, 0.5)
+    assert method_of("flow", learning_rate=None, rtol=1e-6) == GradientFlow(1e-6)
+    with pytest.raises(SettingError, match="did you mean 'nesterov'"):
+        method_of("nesterow", learning_rate=0.1)
+
+
+def test_train_takes_a_method_or_a_rate():
+    network = Architecture.mlp(5, 3)
+    by_rate = train(paper_samples(), network, learning_rate=0.05, steps=200)
+    by_method = train(paper_samples(), network, method=GradientDescent(0.05), steps=200)
+    assert by_rate.as_dict() == by_method.as_dict()
+
+
+@pytest.mark.parametrize(
+    ("flags", "name", "reach"), [((), "heavy-ball", 3.8), (("--nesterov",), "nesterov", 3.8 / 2.8)]
+)
+def test_train_on_the_command_line(flags, name, reach, monkeypatch, capsys, tmp_path):
+    out_dir = tmp_path / "run"
+    command = ("train", "--depth", "4", "--learning-rate", "0.1critical", "--momentum", "0.9")
+    code, out, err = call(
+        monkeypatch, capsys, *command, *flags, "--steps", "3000", "--json", "--out", out_dir
+    )
+    assert (code, err) == (0, "")
+    result = json.loads(out)
+    assert (result["method"], result["momentum"]) == (name, 0.9)
+    assert result["edge"] == pytest.approx(reach / result["learning_rate"])
+    assert result["edge"] == pytest.approx(10.0 * result["minimal_sharpness"])
+    assert result["state"] == "settled"
+    assert result["edge_share"] == pytest.approx(result["sharpness"]["value"] / result["edge"])
+    (runs,) = read_directory(out_dir)
+    np.testing.assert_allclose(runs.edge, result["edge"])
+    assert {record.verdict for record in edge(runs)} == {Verdict.HOLDS}
+
+
+@pytest.mark.parametrize("value", ["1", "-0.1", "x"])
+def test_a_wrong_momentum_on_the_command_line(value, monkeypatch, capsys):
+    code, _, err = call(
+        monkeypatch, capsys, "train", "--learning-rate", "0.1", f"--momentum={value}"
+    )
+    assert code == 2
+    assert f"--momentum must be a number of at least 0 and below 1, got '{value}'" in err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--momentum", "0.9"), "--momentum needs --learning-rate"),
+        (("--momentum", "0.9", "--flow"), "--momentum needs --learning-rate"),
+        (("--nesterov", "--learning-rate", "0.1"), "--nesterov needs --momentum"),
+    ],
+)
+def test_options_that_do_not_go_together(options, message, monkeypatch, capsys):
+    code, _, err = call(monkeypatch, capsys, "train", *options)
+    assert code == 2
+    assert message in err
+
+
+STUDY = """\
+repetitions = 6
+[problem]
+paper = "linear"
+[architecture]
+depth = 5
+[initialisation]
+scale = 0.35
+[method]
+{method}
+learning_rate_unit = "critical"
+steps = 2000
+[grid]
+learning_rate = [0.1, 0.5, 1.5]
+[record]
+every = 100
+quantities = ["excess_risk", "sharpness"]
+"""
+
+
+@pytest.mark.parametrize("kind", MOVING)
+def test_a_study(kind):
+    study = parse_spec(STUDY.format(method=f'name = "{kind.name}"\nmomentum = 0.9'))
+    assert parse_spec(study.to_toml()).canonical() == study.canonical()
+    rows = [row for shard in plan(study) for row in run_shard(study, shard).rows.to_pylist()]
+    assert len(rows) == 18
+    least = minimal_sharpness(paper_samples().regression(), 5).exact
+    for row in rows:
+        method = kind(learning_rate=row["learning_rate"], momentum=0.9)
+        assert row["edge"] == pytest.approx(float(method.edge))
+        assert row["edge"] == pytest.approx(least / row["relative_rate"])
+        if row["state"] == "settled":
+            assert row["edge_share"] == pytest.approx(row["sharpness"] / row["edge"])
+            assert row["edge_share"] <= 1.0 + 1e-9
+            assert row["relative_rate"] < 1.0
+    assert any(row["state"] == "settled" for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        ('name = "nesterov"', "method.momentum is missing"),
+        ('name = "descent"\nmomentum = 0.9', "method.momentum is for method.name 'heavy-ball'"),
+        ('name = "heavy-ball"\nmomentum = 1', "method.momentum must be a number of at least 0"),
+        ('name = "heavy-ball"\nmomentum = -0.1', "method.momentum must be a number of at least 0"),
+        ('name = "heavy-ball"\nmomentum = "x"', "method.momentum must be a number"),
+    ],
+)
+def test_a_wrong_study(method, message):
+    with pytest.raises(SettingError, match=message):
+        parse_spec(STUDY.format(method=method))
+
+
+def test_a_study_of_networks_that_are_not_linear_has_no_momentum():
+    text = STUDY.format(method='name = "heavy-ball"\nmomentum = 0.9')
+    with pytest.raises(SettingError, match="is for linear networks with one output"):
+        parse_spec(text.replace("depth = 5", 'depth = 5\nactivation = "tanh"'))
