@@ -11,7 +11,6 @@ from flatmin.dynamics.endings import State
 from flatmin.dynamics.outcome import Outcome
 
 ROWS = flatmin.Samples.from_arrays([[1.0, 0.0], [0.0, 2.0]], [1.0, 4.0])
-TWO = flatmin.Regression.from_arrays([[1.0, 0.0], [0.0, 2.0]], [[1.0, 4.0], [1.0, 0.0]])
 START = flatmin.initialise(flatmin.Architecture.mlp(2, 2), "gaussian", 0.5, 0, networks=3)
 DEEP = flatmin.initialise(flatmin.Architecture.mlp(2, 50), "gaussian", 0.5, 0, networks=1)
 
@@ -54,12 +53,6 @@ def ended(*states: State) -> Outcome:
 )
 def test_one_line(record, line):
     assert repr(record) == line
-
-
-def test_several_targets_have_bounds():
-    found = repr(flatmin.predict(TWO, 2))
-    assert found.startswith("Prediction(depth=2, S_min_lower=")
-    assert "S_min_upper=" in found
 
 
 def test_a_trace_names_what_was_recorded():

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from flatmin.network.architecture import Architecture as Architecture
     from flatmin.network.ensemble import Ensemble as Ensemble
     from flatmin.network.initialisation import initialise as initialise
+    from flatmin.theory.certificate import Certificate as Certificate
     from flatmin.theory.certificate import certify as certify
     from flatmin.theory.flattest_depth import flattest_depth as flattest_depth
     from flatmin.theory.minimal_sharpness import minimal_sharpness as minimal_sharpness
@@ -86,6 +87,7 @@ _HOMES = {
     "Architecture": "flatmin.network.architecture",
     "Ensemble": "flatmin.network.ensemble",
     "initialise": "flatmin.network.initialisation",
+    "Certificate": "flatmin.theory.certificate",
     "certify": "flatmin.theory.certificate",
     "flattest_depth": "flatmin.theory.flattest_depth",
     "minimal_sharpness": "flatmin.theory.minimal_sharpness",

@@ -86,8 +86,7 @@ class DeepLinearRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     - coef_, intercept_: the product of the layers and the bias, shaped as LinearRegression's.
     - weights_: the layers W_1, ..., W_L.
     - sharpness_: of the network found, for the loss without a factor 1/2.
-    - minimal_sharpness_, critical_rate_: S_min and 2/S_min. For several targets S_min is known
-      between bounds only, and this is the lower one.
+    - minimal_sharpness_, critical_rate_: S_min and 2/S_min.
     - learning_rate_: the rate used; None where there was nothing to learn and none was given.
     - n_iter_: the steps taken.
     - learned_, state_: whether it learned, and how the run ended: settled, learning, oscillating or

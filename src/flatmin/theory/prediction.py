@@ -42,12 +42,8 @@ class Prediction:
     paper_rate: float | None
 
     def __repr__(self) -> str:
-        least = (
-            f"S_min={self.exact:.6g}"
-            if self.exact is not None
-            else (f"S_min_lower={self.minimal.lower:.6g}, S_min_upper={self.minimal.upper:.6g}")
-        )
-        return f"Prediction(depth={self.depth}, {least}, critical_rate={self.critical_rate:.6g})"
+        found = f"S_min={self.exact:.6g}, critical_rate={self.critical_rate:.6g}"
+        return f"Prediction(depth={self.depth}, {found})"
 
     @property
     def exact(self) -> float:
