@@ -117,7 +117,7 @@ def cancer(tmp_path: Any) -> Any:
 
 def test_the_command_marks_it(monkeypatch: Any, capsys: Any, tmp_path: Any, cancer: Any) -> None:
     figure = tmp_path / "depth.svg"
-    options = ("--target", "target", "--depths", "1,2,5,10", "--figure", figure)
+    options = ("--target", "target", "--depths", "1,2,5,10", "--no-measure", "--figure", figure)
     code, out, err = call(monkeypatch, capsys, "predict", cancer, *options)
     assert (code, err) == (0, "")
     marked = [line.split()[0] for line in out.splitlines() if line.split()[1:2] == ["*"]]
@@ -125,5 +125,5 @@ def test_the_command_marks_it(monkeypatch: Any, capsys: Any, tmp_path: Any, canc
     said = " ".join(out.split())
     assert "the flattest depth for these data is 3; * is the flattest of those compared" in said
     assert "flattest of these: 2" in figure.read_text()
-    code, out, _ = call(monkeypatch, capsys, "predict", cancer, *options[:4], "--json")
+    code, out, _ = call(monkeypatch, capsys, "predict", cancer, *options[:5], "--json")
     assert json.loads(out)["flattest_depth"] == 3

@@ -28,8 +28,7 @@ from processes import run
 @parametrize_with_checks(
     [
         DeepLinearRegressor(),
-        DeepLinearRegressor(depth=1, fit_intercept=False),
-        DeepLinearRegressor(depth=2, width=4, init="orthogonal", scale=0.5),
+        DeepLinearRegressor(depth=2, width=4, init="orthogonal", scale=0.5, fit_intercept=False),
     ]
 )
 def test_scikit_learns_own_checks(estimator, check):

@@ -14,7 +14,8 @@ So rates are run, on an ensemble from the initialisation that will be used:
    must learn within those steps (see `trial`); of a hundred one may arrive and leave again. Else
    the rate is lowered (instability) or the steps are raised (slowness), and others are tested. The
    steps are more than the slowest took to arrive, by a quarter at least, where the work allows.
-4. Climb. With these steps, if twice the rate works too, sqrt(2) times the rate is tested and taken.
+4. Climb. With these steps, if twice the rate works too, sqrt(2) times the rate is tested and taken,
+   or else twice the rate.
 
 Work is counted in network steps times the flops of one, not in seconds, so that the same data
 get the same advice on every machine.
@@ -344,13 +345,16 @@ def _test(lab: _Laboratory, rate: float, steps: int) -> Advice:
     # With so many steps a larger rate may do as well: runs at the edge of stability take longer.
     while 2.0 * passed.rate < lab.ceiling:
         far = _tried(lab, 2.0 * passed.rate, steps, FEWEST_TESTED, why=False)
-        near = None
-        if far is not None and far.works:
-            few = _tried(lab, math.sqrt(2.0) * passed.rate, steps, FEWEST_TESTED)
-            near = _and_more(lab, few, steps)
-        if near is None or not near.works:
+        if far is None or not far.works:
             break
-        passed = near
+        few = _tried(lab, math.sqrt(2.0) * passed.rate, steps, FEWEST_TESTED)
+        higher = _and_more(lab, few, steps)
+        if higher is None or not higher.works:
+            # What happens at the edge need not be worse at larger rates.
+            higher = _and_more(lab, far, steps)
+        if higher is None or not higher.works or higher.runs < passed.runs:
+            break
+        passed = higher
     return _advised(lab, passed, steps)
 
 
