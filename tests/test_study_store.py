@@ -7,7 +7,9 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -91,6 +93,34 @@ def test_a_study_of_the_first_schema_stays_readable(whole, tmp_path):
     assert then["excess_risk"].null_count == 0
     assert all(then[name].null_count == len(then) for name in added)
     assert Store.open(out).read_rows().equals(Store.open(whole).read_rows())
+
+
+def test_states_of_the_first_schema_are_read_in_todays_words(whole, tmp_path):
+    """Version 1 knew `converged`, `diverged` and `stepped out`, and no word on learning."""
+    out = copy(whole, tmp_path / "out")
+    now = Store.open(whole).read_rows()
+    added = ["learned", "period", "more_steps", "edge_share"]
+    old = {"settled": "converged", "diverged": "diverged"}
+    for path in (out / "runs").iterdir():
+        table = pq.read_table(path)
+        words = [old.get(state, "stepped out") for state in table["state"].to_pylist()]
+        place = table.column_names.index("state")
+        table = table.set_column(place, "state", pa.array(words)).drop_columns(added)
+        marks = pq.read_schema(path).metadata | {b"flatmin_schema_version": b"1"}
+        pq.write_table(table.replace_schema_metadata(marks), path)
+    store = Store.open(out)
+    then = store.read_rows().to_pandas()
+    settled = (now["state"].to_numpy() == "settled").tolist()
+    assert (then["state"] == "settled").tolist() == settled
+    assert set(then["state"]) <= {"settled", "diverged", "stepped out"}
+    assert then.loc[settled, "learned"].all()
+    np.testing.assert_allclose(
+        then.loc[settled, "edge_share"],
+        (then["sharpness"] / then["edge"])[settled],
+        rtol=1e-14,
+    )
+    counts = store.counts()
+    assert counts["settled"] == sum(settled) <= counts["learned"]
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])

@@ -91,6 +91,19 @@ def print_list(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     console.print(table)
 
 
+def learned_note(share: float) -> str:
+    """What learned means, wherever it is printed."""
+    return f"learned: the excess risk is at most {share:g} of that of w = 0"
+
+
+def print_note(note: str) -> None:
+    """A note below a table, wrapped to the terminal."""
+    from rich.console import Console
+    from rich.text import Text
+
+    Console(highlight=False).print(Text(f"- {note}"))
+
+
 def print_lines(sentence: str, notes: Iterable[str] = (), style: str = "bold") -> None:
     """A sentence, then notes, wrapped to the terminal."""
     from rich.console import Console
@@ -99,7 +112,7 @@ def print_lines(sentence: str, notes: Iterable[str] = (), style: str = "bold") -
     console = Console(highlight=False)
     console.print(Text(sentence, style=style))
     for note in notes:
-        console.print(Text(f"- {note}"))
+        print_note(note)
 
 
 @contextmanager

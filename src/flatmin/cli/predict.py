@@ -227,7 +227,7 @@ def _print_json(found: _Answer, others: list[_Answer], wanted: _Wanted) -> None:
 
 
 def _print_table(found: _Answer, others: list[_Answer], wanted: _Wanted) -> None:
-    from flatmin.cli.output import number, print_lines, print_table
+    from flatmin.cli.output import learned_note, number, print_lines, print_table
 
     prediction, advice = found.prediction, found.advice
     data, minimal = prediction.regression, prediction.minimal
@@ -263,10 +263,7 @@ def _print_table(found: _Answer, others: list[_Answer], wanted: _Wanted) -> None
     if found.curve is not None:
         _print_curve(found.curve)
     if advice is not None:
-        notes.append(
-            f"learned: the excess risk is at most {wanted.learned_at:g} of that of w = 0 "
-            "(--learned-at)"
-        )
+        notes.append(f"{learned_note(wanted.learned_at)} (--learned-at)")
         if advice.learning_rate is None:
             notes.append("--effort 10 looks longer; --init, --width and --scale change the start")
     print_lines(found.sentence(wanted.share), notes)

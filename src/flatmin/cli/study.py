@@ -75,15 +75,19 @@ def check(
 @study_app.command()
 def show(directory: _Directory, json: _Json = False) -> None:
     """What came out so far: counts, and means with 95 % bands per point of the grid."""
+    from flatmin.cli.output import learned_note, print_note
+    from flatmin.study.store import Store
     from flatmin.study.summary import counts, points
 
     table = _read(directory)
     found, per_point = counts(table), points(table)
+    learned_at = Store.open(Path(directory)).learned_at
     if json:
         rows = [point.place | {"counts": point.counts} | point.means for point in per_point]
-        print(json_text({"counts": found, "points": rows}))
+        print(json_text({"counts": found, "points": rows, "learned_at": learned_at}))
     else:
         _print_points(found, per_point)
+        print_note(learned_note(learned_at))
 
 
 @study_app.command()

@@ -59,7 +59,7 @@ def run(
     if json:
         print(json_text(summary))
     else:
-        _print_table(summary)
+        _print_table(summary, study.method.learned_at)
     if summary.failures:
         _print_failures(summary, whole=only is not None)
         raise typer.Exit(1)
@@ -108,8 +108,8 @@ def _counts(status: Status) -> str:
     return ", ".join(words)
 
 
-def _print_table(summary: Summary) -> None:
-    from flatmin.cli.output import print_table
+def _print_table(summary: Summary, learned_at: float) -> None:
+    from flatmin.cli.output import learned_note, print_note, print_table
     from flatmin.study.shard_files import EDGE, LEARNED
 
     counts = dict(summary.counts)
@@ -129,6 +129,7 @@ def _print_table(summary: Summary) -> None:
         rows.append(("Network steps", f"{summary.steps:.3g}, {speed / 1e6:.3g} million a second"))
     rows.append(("Folder", str(summary.directory)))
     print_table(("Study", ""), rows)
+    print_note(learned_note(learned_at))
 
 
 def _print_failures(summary: Summary, whole: bool) -> None:

@@ -185,7 +185,7 @@ def _critical_rate(problem: Any, network: Any, name: str, momentum: float | None
 
 
 def _print_table(report: Training) -> None:
-    from flatmin.cli.output import number, print_lines, print_table
+    from flatmin.cli.output import learned_note, number, print_lines, print_table
     from flatmin.theory.minimal_sharpness import CONVENTION
 
     outcome, final, first = report.outcome, report.final_sharpness, report.initial_sharpness
@@ -211,7 +211,7 @@ def _print_table(report: Training) -> None:
     notes = [
         *data.preparation,
         f"sharpness: {CONVENTION}",
-        f"learned: the excess risk is at most {report.learned_at:g} of that of w = 0",
+        learned_note(report.learned_at),
         *data.notes(),
     ]
     if not report.architecture.linear:

@@ -27,6 +27,7 @@ import pyarrow as pa
 
 from flatmin.core.errors import DataError, SettingError
 from flatmin.core.files import make_directory, writing
+from flatmin.dynamics.endings import LEARNED_AT
 from flatmin.study import shard_files
 from flatmin.study.schema import ROWS_SCHEMA, TRACES_SCHEMA
 from flatmin.study.shard_files import Packed, shard_id, shard_path
@@ -131,6 +132,12 @@ class Store:
                 elif wrong := shard_files.fault(path, self.study_hash):
                     aside = _put_aside(path)
                     say(f"{str(path)!r} {wrong}: kept as {aside.name!r}; the shard is run again")
+
+    @property
+    def learned_at(self) -> float:
+        """The share of the excess risk of w = 0 at which runs of this study count as learned."""
+        method = json.loads(self.study_text).get("method", {})
+        return float(method.get("learned_at", LEARNED_AT))
 
     def finished(self) -> set[str]:
         """The shards that are complete."""
