@@ -129,7 +129,7 @@ def _plain(text: str) -> str:
 
 
 def edge_runs() -> Evidence:
-    """Gradient descent on the paper's data at several rates and scales: what converged."""
+    """Gradient descent on the paper's data at several rates and scales: what settled."""
     samples = paper_samples("linear")
     grid = [(r, s, i) for r in EDGE_RATES for s in EDGE_SCALES.tolist() for i in range(EDGE_RUNS)]
     rates, scales = (np.array([row[i] for row in grid]) for i in (0, 1))
@@ -137,7 +137,7 @@ def edge_runs() -> Evidence:
     start = flatmin.initialise(network, "gaussian", scales, 0, [("edge", *row) for row in grid])
     outcome = flatmin.descend(samples.regression(), start, rates, np.round(1000.0 / rates))
     runs = evidence_of(samples, start, outcome, init="gaussian", scale=scales, learning_rate=rates)
-    return runs.some(runs.converged)
+    return runs.some(runs.settled)
 
 
 def descent_runs(rate: float) -> Evidence:
