@@ -343,7 +343,8 @@ def _test(lab: _Laboratory, rate: float, steps: int) -> Advice:
         else:
             steps = _rounded_up(1.5 * steps)
     # With so many steps a larger rate may do as well: runs at the edge of stability take longer.
-    while 2.0 * passed.rate < lab.ceiling:
+    # (At the ceiling itself none settles.)
+    while 2.0 * passed.rate < 0.98 * lab.ceiling:
         far = _tried(lab, 2.0 * passed.rate, steps, FEWEST_TESTED, why=False)
         if far is None or not far.works:
             break
