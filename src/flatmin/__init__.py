@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from flatmin.data.samples import read_samples as read_samples
     from flatmin.dynamics.advice import Advice as Advice
     from flatmin.dynamics.advice import advise as advise
+    from flatmin.dynamics.central_flow import CentralFlow as CentralFlow
     from flatmin.dynamics.descent import descend as descend
     from flatmin.dynamics.endings import State as State
     from flatmin.dynamics.flow import flow as flow
@@ -74,6 +75,7 @@ _HOMES = {
     "State": "flatmin.dynamics.endings",
     "flow": "flatmin.dynamics.flow",
     "GradientDescent": "flatmin.dynamics.methods",
+    "CentralFlow": "flatmin.dynamics.central_flow",
     "GradientFlow": "flatmin.dynamics.methods",
     "HeavyBall": "flatmin.dynamics.methods",
     "Nesterov": "flatmin.dynamics.methods",

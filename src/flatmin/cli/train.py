@@ -58,6 +58,9 @@ def train(
         bool, typer.Option("--nesterov", help="With --momentum: Nesterov's method.")
     ] = False,
     flow: Annotated[bool, typer.Option("--flow", help="Gradient flow instead of descent.")] = False,
+    central: Annotated[
+        bool, typer.Option("--central", help="Central flow: the mean path of descent at its edge.")
+    ] = False,
     steps: Annotated[str | None, typer.Option(help="Largest number of steps.")] = None,
     seed: Annotated[str, typer.Option(help="Seed of the initial weights.")] = "0",
     learned_at: Annotated[
@@ -70,6 +73,8 @@ def train(
     """Train one network by gradient descent, with momentum or without, or by gradient flow."""
     if flow and learning_rate is not None:
         raise SettingError("give either --learning-rate or --flow, not both")
+    if central and (flow or momentum is not None or learning_rate is None):
+        raise SettingError("--central needs --learning-rate, without --flow or --momentum")
     if momentum is not None and learning_rate is None:
         raise SettingError("--momentum needs --learning-rate: rates are tested without momentum")
     if nesterov and momentum is None:
@@ -82,7 +87,7 @@ def train(
     every = None if record_every is None else options.whole("--record-every", record_every)
     begin = options.whole("--seed", seed, least=0)
 
-    name, beta = "flow" if flow else "descent", None
+    name, beta = "central-flow" if central else "flow" if flow else "descent", None
     if momentum is not None:
         from flatmin.dynamics.momentum import check_momentum
 

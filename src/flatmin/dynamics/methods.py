@@ -6,6 +6,7 @@
 | heavy-ball | V <- beta V - eta g, W <- W + V              | 2 (1 + beta)/eta                |
 | nesterov   | V <- beta V - eta g, W <- W + beta V - eta g | 2 (1 + beta)/((1 + 2 beta) eta) |
 | flow       | dW/dt = -g                                   | none                            |
+| central-flow | the mean path of descent at its edge (`central_flow`) | 2/eta                |
 
 Here g is the gradient at W; `momentum` derives the edges. A learning rate is one number or one per
 network.
@@ -23,6 +24,7 @@ from flatmin.core.arrays import Float
 from flatmin.core.checks import check_choice
 from flatmin.data.regression import Regression
 from flatmin.data.samples import Samples
+from flatmin.dynamics.central_flow import CentralFlow
 from flatmin.dynamics.descent import Progress, descend
 from flatmin.dynamics.endings import LEARNED_AT
 from flatmin.dynamics.flow import RTOL, TOLERANCE, flow
@@ -191,10 +193,11 @@ class GradientFlow:
         )
 
 
-Method = GradientDescent | GradientFlow
+Method = GradientDescent | GradientFlow | CentralFlow
 
-METHODS: dict[str, type[GradientDescent] | type[GradientFlow]] = {
-    method.name: method for method in (GradientDescent, GradientFlow, HeavyBall, Nesterov)
+METHODS: dict[str, type[GradientDescent] | type[GradientFlow] | type[CentralFlow]] = {
+    method.name: method
+    for method in (GradientDescent, GradientFlow, HeavyBall, Nesterov, CentralFlow)
 }
 
 
