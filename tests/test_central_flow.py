@@ -112,7 +112,8 @@ def test_there_is_no_orbit_below_the_edge() -> None:
     slope = np.zeros((1, TERMS))
     slope[:, 1], slope[:, 2] = 19.0, 60.0
     m, q, found = line_orbit(slope, np.array([20.0]), np.array([0.01]))
-    assert not found[0] and m[0] == q[0] == 0.0
+    assert not found[0]
+    assert m[0] == q[0] == 0.0
 
 
 @pytest.mark.parametrize("order", [1, 2])
@@ -209,7 +210,8 @@ def test_it_follows_the_midpoints_of_descent_and_the_correction_helps() -> None:
         / travelled
         for order in (1, 2)
     }
-    assert np.all(error[1] < 0.15) and np.all(error[2] < 0.03)
+    assert np.all(error[1] < 0.15)
+    assert np.all(error[2] < 0.03)
     assert np.all(error[2] < error[1])
     flow = flatmin.flow(data, begin, end=rate * steps).ensemble.flat()
     assert np.all(np.linalg.norm(flow - ends, axis=1) > 0.5 * travelled)
@@ -244,7 +246,8 @@ def test_train_and_studies_take_it_as_a_method() -> None:
         paper_samples(), Architecture.mlp(5, 4), init="gaussian", scale=0.5,
         method=CentralFlow(0.2), steps=200,
     )  # fmt: skip
-    assert run.state == "settled" and run.as_dict()["method"] == "central-flow"
+    assert run.state == "settled"
+    assert run.as_dict()["method"] == "central-flow"
     assert {"amplitude", "mean_excess_risk", "sharpness"} <= set(run.outcome.trace.values)
     assert run.plot().axes
     study = parse_spec(
@@ -258,7 +261,8 @@ record = { every = 10, quantities = ["excess_risk", "sharpness"] }
     )
     (shard,) = plan(study)
     result = run_shard(study, shard)
-    assert result.rows.num_rows == 1 and result.traces.num_rows == 6
+    assert result.rows.num_rows == 1
+    assert result.traces.num_rows == 6
 
 
 @pytest.mark.parametrize(
