@@ -26,10 +26,12 @@ from itertools import pairwise
 import numpy as np
 
 from flatmin.core.arrays import Float, Yes
+from flatmin.curvature.linear import backward
 from flatmin.data.regression import Regression
 from flatmin.data.samples import Samples
 from flatmin.network.architecture import Architecture
 from flatmin.network.ensemble import Ensemble
+from flatmin.theory.progressive_sharpening import balanced_sharpness
 
 Layers = Sequence[Float]
 
@@ -142,6 +144,17 @@ def layer_gradient(layers: Layers, task: Task) -> Float:
     return np.stack(norms, axis=1)
 
 
+def balanced(layers: Layers, task: Task) -> Float:
+    """S and dS/dt along gradient flow of the balanced network with the same w, `[network, 2]`.
+
+    NaN unless d_L = 1 and p = 1, and for w = 0 (`theory.progressive_sharpening`).
+    """
+    if task.output is None or task.output.tolist() != [1.0]:
+        return np.full((len(layers[0]), 2), np.nan)
+    w = backward(layers, task.output)[0]
+    return np.stack(balanced_sharpness(task.regression, len(layers), w), axis=1)
+
+
 def passes_nothing(scene: Task, ensemble: Ensemble, excess: Float, gradient: Float) -> Yes:
     """Whether networks pass next to no gradient on, being at a saddle or dead.
 
@@ -201,12 +214,16 @@ LAYER_MEASURES: dict[str, Callable[[Layers, Layers, Task], Float]] = {
     "gradient_floor": lambda layers, initial, task: gradient_floor(layers, task),
     "gradient_ceiling": lambda layers, initial, task: gradient_ceiling(layers, task),
     "map_gradient": lambda layers, initial, task: map_gradient(layers, task),
+    "balanced_sharpness": lambda layers, initial, task: balanced(layers, task),
 }
 """Quantity -> measure of the weights now, the initial weights, and the task."""
 
-LINEAR_ONLY = frozenset({"layer_gradient", "gradient_floor", "gradient_ceiling", "map_gradient"})
+LINEAR_ONLY = frozenset(
+    {"layer_gradient", "gradient_floor", "gradient_ceiling", "map_gradient", "balanced_sharpness"}
+)
 
 
 def columns(name: str, depth: int) -> int:
     """How many numbers a layered quantity has per network."""
-    return {"alignment": depth - 1, "drift": depth - 1, "map_gradient": 1}.get(name, depth)
+    own = {"alignment": depth - 1, "drift": depth - 1, "map_gradient": 1, "balanced_sharpness": 2}
+    return own.get(name, depth)

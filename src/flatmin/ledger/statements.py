@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from flatmin.ledger import convergence, flatness, invariants, residual, small_scale, stability
+from flatmin.ledger import (
+    convergence,
+    flatness,
+    invariants,
+    residual,
+    sharpening,
+    small_scale,
+    stability,
+)
 from flatmin.ledger.evidence import Evidence
 from flatmin.ledger.lemma_9 import lemma_9
 from flatmin.ledger.record import Record
@@ -181,6 +189,13 @@ STATEMENTS: tuple[Statement, ...] = (
         "this project",
         sweep=small_scale.vanishing_scale_limit,
         quantity="|S/limit - 1|",
+    ),
+    Statement(
+        "progressive-sharpening",
+        "Sharpness on the way",
+        "this project",
+        sharpening.progressive_sharpening,
+        quantity={"closed": "|S - closed form|", "floor": "sharpness S"},
     ),
 )
 

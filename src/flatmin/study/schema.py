@@ -84,6 +84,7 @@ TRACE_COLUMNS: tuple[tuple[str, Any, str], ...] = (
     ("gradient_floor", _LAYERS, "what |grad_k|_F is at least, k = 1..L"),
     ("gradient_ceiling", _LAYERS, "what |grad_k|_F is at most, k = 1..L"),
     ("map_gradient", _LAYERS, "norm of the gradient with respect to w, one number"),
+    ("balanced_sharpness", _LAYERS, "S and dS/dt of the balanced network with the same w"),
 )
 
 

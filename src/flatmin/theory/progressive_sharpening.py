@@ -13,14 +13,14 @@ g = 2 Sigma (w - w*) and h = 2 Sigma w*, so that g = 2 rho Sigma v - h,
         [ sqrt(L-1) (2 rho Sigma v + g)'    2 (L-1) rho v'Sigma v + (L-2) v'g      ]
 
 Proof. Write y = V_1' u_1 and alpha_k = u_k' V_k u_{k-1} for k >= 2. Then D w[V] = sigma^{L-1} (y +
-v sum_k alpha_k) and D^2 w[V, V]/(2 sigma^{L-2}) = y sum_k alpha_k + v sum_{j<k} alpha_j alpha_k + X,
-where X collects the parts of V_k across u_k or u_{k-1}: V_1' eta_1 + v sum_{j>=2} xi_j.eta_j, with
-xi_j = V_j u_{j-1} and eta_j = V_{j+1}' u_{j+1} off u_j. The Hessian V -> 2 Dw'Sigma Dw + g.D^2 w
-falls apart. (a) X alone: pairs with eigenvalues +- rho^{1-2/L} |g| and +- rho^{1-2/L} v'g. (b) y = 0
-and sum_k alpha_k = 0: the eigenvalue -rho^{1-2/L} v'g. (c) y and alpha_k = alpha/sqrt(L-1): the
+v sum_k alpha_k) and D^2 w[V, V]/(2 sigma^{L-2}) = y sum_k alpha_k + v sum_{j<k} alpha_j alpha_k +
+X, where X collects the parts of V_k across u_k or u_{k-1}: V_1' eta_1 + v sum_{j>=2} xi_j.eta_j,
+with xi_j = V_j u_{j-1} and eta_j = V_{j+1}' u_{j+1} off u_j. The Hessian V -> 2 Dw'Sigma Dw + g.D^2
+w falls apart. (a) X alone: pairs with eigenvalues +- rho^{1-2/L} |g| and +- rho^{1-2/L} v'g. (b) y
+= 0 and sum_k alpha_k = 0: the eigenvalue -rho^{1-2/L} v'g. (c) y and alpha_k = alpha/sqrt(L-1): the
 matrix K, as 2 sum_{j<k} alpha_j alpha_k = (L-2) alpha^2. And (c) contains the largest: leave out of
-its form 2 rho |Sigma^{1/2}(y + sqrt(L-1) alpha v)|^2 >= 0 and take y along g; what is left is the
-2 x 2 matrix [0, sqrt(L-1)|g|; sqrt(L-1)|g|, (L-2) v'g], whose larger eigenvalue is at least |g|, with
+its form 2 rho |Sigma^{1/2}(y + sqrt(L-1) alpha v)|^2 >= 0 and take y along g; what is left is the 2
+x 2 matrix [0, sqrt(L-1)|g|; sqrt(L-1)|g|, (L-2) v'g], whose larger eigenvalue is at least |g|, with
 equality for v'g = -|g|.
 
 **2. Its speed.** With (y, alpha) the top eigenvector of K and lambda its eigenvalue,
@@ -48,9 +48,9 @@ L = 3, and all of the time up to z = 1/2 at L = 2.
     cos(theta) >= sqrt(L) - sqrt(L-1),     which is less than 1/(2 sqrt(L-1)).
 
 Proof. With g = -h, c = cos(theta): lambda = |h| l with l^2 + (L-2) c l = L-1, alpha^2 = l^2/(l^2 +
-L-1), y = -sqrt(L-1) alpha h/(|h| l), so (2-2/L) lambda + N = (1-2/L) lambda, and dS/dt is
-(L-2) rho^{2-4/L} |h|^2 [c l - alpha^2 (1-c^2)]. The bracket is positive iff c (l^2 + L-1) > l (1 -
-c^2), and l^2 + L-1 >= 2 sqrt(L-1) l: it is enough that 2 sqrt(L-1) c > 1 - c^2. The flow turns v towards
+L-1), y = -sqrt(L-1) alpha h/(|h| l), so (2-2/L) lambda + N = (1-2/L) lambda, and dS/dt is (L-2)
+rho^{2-4/L} |h|^2 [c l - alpha^2 (1-c^2)]. The bracket is positive iff c (l^2 + L-1) > l (1 - c^2),
+and l^2 + L-1 >= 2 sqrt(L-1) l: it is enough that 2 sqrt(L-1) c > 1 - c^2. The flow turns v towards
 Sigma w* (c' >= 0 as rho -> 0), so that the condition is not lost while rho is small.
 """
 
