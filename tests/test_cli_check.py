@@ -50,7 +50,7 @@ def test_the_table_has_one_line_a_statement(run: Path, monkeypatch: Any, capsys:
         assert rows[name][1:3] == ["holds", f"{tightest:.4g}"]
     assert rows["edge"][1:] == ["not applicable", "needs gradient descent; this is gradient flow"]
     held = [row for row in table if row[1] == "holds"]
-    assert f"{len(held)} of 21 statements apply to this network; all of them hold." in out
+    assert f"{len(held)} of 22 statements apply to this network; all of them hold." in out
 
 
 @pytest.mark.parametrize("width", [80, 100, 250])

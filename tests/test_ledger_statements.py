@@ -1,7 +1,8 @@
 """Every checker is shown evidence that satisfies its statement and evidence that breaks it.
 
 What breaks a statement is a corruption of real runs that its hypotheses do not see: weights off
-balance, another minimiser claimed, time that runs at another speed. Lemmas 3 and 9 and what sharpness does on the way have files of
+balance, another minimiser claimed, time that runs at another speed. Lemmas 3 and 9 and
+progressive sharpening have files of
 their own.
 """
 
