@@ -71,13 +71,14 @@ def descents() -> Descents:
 def start(runs: Descents, run: int, quiet: bool) -> int:
     """The midpoint from which a run is predicted, after S first reached the edge.
 
-    Grown: the swing is no longer growing. Quiet: besides, S ranges over less than a tenth of 2/eta
-    in six midpoints, so that no catapult is under way.
+    Grown: the swing is no longer growing. Quiet: besides, six midpoints in a row have an S within
+    15 % of 2/eta, so that no catapult is under way, and the swing is at least 0.01.
     """
     s, x = runs.sharpness[:, run], runs.swing[:, run]
     t = int(np.argmax(s >= EDGE))
     while t < LATEST - 1 and (
-        x[t + 1] > x[t] or (quiet and (np.ptp(s[t : t + 6]) > 0.1 * EDGE or x[t] < 0.01))
+        x[t + 1] > x[t]
+        or (quiet and (np.abs(s[t : t + 6] / EDGE - 1.0).max() > 0.15 or x[t] < 0.01))
     ):
         t += 1
     return t
@@ -145,6 +146,11 @@ def compare(runs: Descents, quiet: bool) -> dict[str, np.ndarray]:
         ]
         within = np.mean(np.abs(ratio - 1.0) <= 0.15)
         print(f"| {name} | " + " | ".join(f"{c:.3f}" for c in cells) + f" | {within:.2f} |")
+        most = runs.sharpness[:, kept].max(axis=0) / EDGE
+        for low, high in ((0.0, 1.25), (1.25, 1.75), (1.75, np.inf)):
+            some = (most >= low) & (most < high)
+            found = np.median(error.mean(axis=0)[some]), np.median(error.max(axis=0)[some])
+            print(f"    largest S eta/2 from {low:g} to {high:g}: {some.sum()} runs, {found}")
         paths[name] = path
     return paths
 
@@ -152,25 +158,21 @@ def compare(runs: Descents, quiet: bool) -> dict[str, np.ndarray]:
 def draw(runs: Descents, run: int, path: Path) -> None:
     """One run from before the edge: distance and sharpness of descent and its predictions."""
     begin = start(runs, run, True)
-    before, steps = begin, STEPS
-    figure, (left, right) = new_figure(2, width=10.0, height=4.0)
-    iterates = runs.path[: begin + steps + 1, run]
-    origin = runs.middle[begin, run]
-    along = np.arange(len(iterates))
+    figure, (left, right) = new_figure(2, width=10.0, height=4.2)
+    iterates, origin = runs.path[: begin + STEPS + 1, run], runs.middle[begin, run]
+    along, later = np.arange(len(iterates)), begin + 1 + np.arange(0, STEPS + 1, EVERY)
+    predictions = (
+        ("gradient flow", flowed(origin[None])[0], ORANGE, "-"),
+        ("central flow, order 1", predicted(origin[None], 1)[0], GREEN, "-."),
+        ("central flow, order 2", predicted(origin[None], 2)[0], BLUE, "--"),
+    )
     for panel, of in ((left, lambda w: np.linalg.norm(w - origin, axis=1)), (right, sharpness)):
         panel.plot(along, of(iterates), color="0.8", lw=0.6, label="gradient descent")
-        panel.plot(
-            along[1:], of(runs.middle[: begin + steps, run]), color=BLACK, lw=1.2,
-            label="its midpoints",
-        )  # fmt: skip
-        later = begin + 1 + np.arange(0, steps + 1, EVERY)
-        for name, found, colour, style in (
-            ("gradient flow", flowed(origin[None])[0], ORANGE, "-"),
-            ("central flow, order 1", predicted(origin[None], 1)[0], GREEN, "-."),
-            ("central flow, order 2", predicted(origin[None], 2)[0], BLUE, "--"),
-        ):
+        middle = of(runs.middle[: begin + STEPS, run])
+        panel.plot(along[1:], middle, color=BLACK, lw=1.2, label="its midpoints")
+        for name, found, colour, style in predictions:
             panel.plot(later, of(found[:, 0]), color=colour, ls=style, lw=1.6, label=name)
-        panel.set(xlabel="step of gradient descent", xlim=(0, before + steps))
+        panel.set(xlabel="step of gradient descent", xlim=(0, begin + STEPS))
         panel.axvline(begin + 1, color="0.6", lw=0.8, ls=":")
     left.set(ylabel="distance from where the prediction starts", ylim=(0, None))
     right.axhline(EDGE, color=RED, ls="--", lw=1, label="2/eta")
