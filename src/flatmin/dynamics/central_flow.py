@@ -147,7 +147,7 @@ def central_flow(
     for step in range(int(budget.max()) + 1):
         with np.errstate(over="ignore", invalid="ignore"):
             velocity = networks.velocity(going, step % _FRESH == 0)
-        force[going] = np.linalg.norm(velocity, axis=1)
+            force[going] = np.linalg.norm(velocity, axis=1)
         if trace is not None and step % trace.every == 0:
             trace.keep(going)
         taken[going] = step
