@@ -50,16 +50,16 @@ def central_flow_d5() -> Result:
         f"central flow, d=5 L=10, {NETWORKS} networks at the edge",
         "seconds per network and step of descent",
         (ours, float(NETWORKS * STEPS)),
-        {"E": (rival, float(FEW * FEW_STEPS))},
-        {"E": 20.0},
+        {"F": (rival, float(FEW * FEW_STEPS))},
+        {"F": 20.0},
         rounds=3,
-        notes="E: Hessian products and third derivatives by JAX, eigsh and SLSQP of SciPy in every "
+        notes="F: Hessian products and third derivatives by JAX, eigsh and SLSQP of SciPy in every "
         f"substep; the two ends differ by at most {gap:.0e} of the way",
     )
 
 
 def _published(samples: Samples, architecture: Architecture, starts: Any) -> Contender:
-    """Rival E: the top eigenvectors by Lanczos from the last ones, the matrix of the swing's
+    """Rival F: the top eigenvectors by Lanczos from the last ones, the matrix of the swing's
     covariance in their span by a convex program (positive semidefinite, so that no eigenvalue near
     the edge rises faster than it may), for one network after the other."""
     import jax
