@@ -188,7 +188,8 @@ def test_gelu_small_scale():
     ],
 )
 def test_too_few_runs_leave_a_median_undecided(values, verdict, needs):
-    claim = claims.median_between("id", "7", "the median", values, 0.9, 1.05)
+    rows = {"the median": ("id", values, claims.median_between(0.9, 1.05))}
+    (claim,) = claims.judged("7", rows)
     assert claim.verdict == verdict
     assert claim.needs.startswith(needs)
     assert bool(claim.needs) == (verdict == UNDECIDED)
