@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from flatmin.core.arrays import Float, Yes
 from flatmin.data.regression import Regression
 from flatmin.ledger.evidence import EPSILON, Evidence
-from flatmin.ledger.invariants import largest_error
+from flatmin.ledger.invariants import of_flow
 from flatmin.ledger.lacks import lacks
 from flatmin.ledger.record import Record, compare, not_applicable, sandwich
 
@@ -166,12 +166,9 @@ def theorem_3(runs: Evidence) -> list[Record]:
             hypothesis=f"gradient flow, d_L = 1, p = 1, {words}",
             applies=(meets & (mu > 0.0) & runs.flow)[None, :],
             room=runs.depth * runs.gradient_error(gradient) + mu * runs.risk_error(excess),
-            place=runs.place("record", "network"),
-            network_axis=1,
-            error=largest_error(runs),
-            flow_only=not runs.flow,
             why=words if not meets.any() else "mu above 0" if begun.any() else "a record at t >= 1",
             note=f"best mu from {_span(mu)}, best C from {_span(best)}",
+            **of_flow(runs, "record", "network"),
         )
     ]
 
@@ -236,9 +233,6 @@ def _decay(runs: Evidence, start: NDArray[np.int_], part: str) -> Record:
         part=part,
         hypothesis=f"gradient flow, |grad R|^2 >= mu (R - R_min) with mu = {_span(mu)}",
         applies=((mu > 0.0) & runs.flow)[None, :],
-        flow_only=not runs.flow,
         room=gradient * error + runs.risk_error(excess) + np.expm1(between) * bound,
-        place=runs.place("record", "network"),
-        network_axis=1,
-        error=largest_error(runs),
+        **of_flow(runs, "record", "network"),
     )

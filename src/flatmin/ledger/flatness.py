@@ -41,21 +41,24 @@ def theorem_2(runs: Evidence) -> list[Record]:
     norms = _frobenius(runs)
     if not runs.one_output or norms is None:
         return records
-    records.append(
-        compare(
-            "theorem-2",
-            network_lower_bound(runs.regression, runs.depth, norms, runs.output_norm),
-            runs.sharpness,
-            measured="larger",
-            part="any minimiser",
-            hypothesis=_minimisers(runs),
-            applies=runs.settled,
-            room=runs.minimiser_room,
-            place=runs.place("network"),
-            error=largest_error(runs),
-        )
+    bound = network_lower_bound(runs.regression, runs.depth, norms, runs.output_norm)
+    return [*records, _of_minimisers("theorem-2", runs, bound, part="any minimiser")]
+
+
+def _of_minimisers(statement: str, runs: Evidence, bound: Any, **fields: Any) -> Record:
+    """bound <= S(W) for the minimisers that runs found."""
+    return compare(
+        statement,
+        bound,
+        runs.sharpness,
+        measured="larger",
+        hypothesis=_minimisers(runs),
+        applies=runs.settled,
+        room=runs.minimiser_room,
+        place=runs.place("network"),
+        error=largest_error(runs),
+        **fields,
     )
-    return records
 
 
 def _bounds(statement: str, runs: Evidence, hypothesis: str, met: bool) -> list[Record]:
@@ -91,19 +94,7 @@ def exact_minimal_sharpness(runs: Evidence) -> list[Record]:
     q q'); with several outputs, than min_t 2 lambda_max(t Sigma + (L-1) t^{-1/(L-1)} Q'Q)."""
     if not runs.initial.architecture.linear:
         return [not_applicable("exact-minimal-sharpness", "linear network", why=lacks(runs))]
-    return [
-        compare(
-            "exact-minimal-sharpness",
-            runs.least_sharpness,
-            runs.sharpness,
-            measured="larger",
-            hypothesis=_minimisers(runs),
-            applies=runs.settled,
-            room=runs.minimiser_room,
-            place=runs.place("network"),
-            error=largest_error(runs),
-        )
-    ]
+    return [_of_minimisers("exact-minimal-sharpness", runs, runs.least_sharpness)]
 
 
 def flattest_minimiser(runs: Evidence) -> list[Record]:
