@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -75,9 +76,9 @@ class Preparation:
         """Whether features are centred."""
         return self.intercept or self.standardise
 
-    def reading(self) -> Reading:
-        """What of it concerns the reading of a source."""
-        return Reading(self.drop, self.one_hot, self.missing is not None)
+    def reading(self, target: Any, features: Names | None) -> Reading:
+        """How a source is read for it; of arrays, the target may be y itself."""
+        return Reading(target, features, self.drop, self.one_hot, self.missing is not None)
 
 
 NOTHING = Preparation()
@@ -93,7 +94,7 @@ class Prepared:
         self._filled = np.zeros(len(table.choice.features), dtype=int)
         self._means: Float | None = None
         self._codes: dict[str, npt.NDArray[np.intp]] = {}  # of each category, in order
-        if table.labels or self._missing == "mean":
+        if table.choice.labels or self._missing == "mean":
             self._first_pass()
         self.features = tuple(name for names in self._expanded() for name in names)
         if len({*self.features, *self.targets}) < len(self.features) + len(self.targets):
@@ -102,7 +103,7 @@ class Prepared:
     def _expanded(self) -> list[list[str]]:
         """For each chosen feature the columns it becomes."""
         return [
-            [f"{name}={self._table.labels[name].text(code)}" for code in self._codes[name]]
+            [f"{name}={self._table.choice.labels[name].text(code)}" for code in self._codes[name]]
             if name in self._codes
             else [name]
             for name in self._table.choice.features
@@ -117,7 +118,7 @@ class Prepared:
     def _first_pass(self) -> None:
         """The categories in the rows that stay, and the mean of each column that will be there
         (of a column of 0 and 1: a share)."""
-        features, labels = self._table.choice.features, self._table.labels
+        features, labels = self._table.choice.features, self._table.choice.labels
         sums, counts = np.zeros(len(features)), np.zeros(len(features), dtype=int)
         seen = {name: np.zeros(MAX_CATEGORIES) for name in labels}
         rows = stay = 0
@@ -193,7 +194,7 @@ class Prepared:
         if choice.dropped:
             said.append(f"dropped the {_columns(choice.dropped)}")
         for name, columns in zip(choice.features, self._expanded(), strict=True):
-            if name in self._table.labels:
+            if name in self._table.choice.labels:
                 said.append(f"one-hot: {name} -> {_some(columns)}")
         if self._missing is not None:
             which = "with missing values" if self._missing == "drop" else "whose target is missing"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -17,11 +16,7 @@ from flatmin.data.preparation import NOTHING, Preparation, Prepared, scale_rows
 from flatmin.data.regression import Regression
 from flatmin.data.tables import Source, table_of
 from flatmin.data.tables.arrays import array_table, numbers
-from flatmin.data.tables.frame import frame_table
 from flatmin.data.tables.table import ROWS, Names, Table
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,18 +51,7 @@ class Samples:
         preparation: Preparation = NOTHING,
     ) -> Samples:
         """A copy of the rows, checked; `features` and `target` name the columns."""
-        return _collect(array_table(X, y, features, target, preparation.reading()), preparation)
-
-    @classmethod
-    def from_frame(
-        cls,
-        frame: pd.DataFrame,
-        target: Names,
-        features: Names | None = None,
-        preparation: Preparation = NOTHING,
-    ) -> Samples:
-        """The rows of a pandas frame."""
-        return _collect(frame_table(frame, target, features, preparation.reading()), preparation)
+        return _collect(array_table(X, y, preparation.reading(target or (), features)), preparation)
 
     @property
     def n(self) -> int:
@@ -110,7 +94,7 @@ def read_samples(
     preparation: Preparation = NOTHING,
 ) -> Samples:
     """The rows, for what needs them all; the arguments are those of `read_regression`."""
-    return _collect(table_of(source, target, features, preparation.reading()), preparation)
+    return _collect(table_of(source, preparation.reading(target, features)), preparation)
 
 
 def _collect(table: Table, preparation: Preparation) -> Samples:
