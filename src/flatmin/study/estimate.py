@@ -124,7 +124,7 @@ def _shard_bytes(study: Study, shard: Shard) -> float:
     first = shard.stretches[0].first
     architecture = architecture_of(study, inputs(study), first.depth, first.width)
     return sum(
-        run_bytes(study, architecture, one.first.steps) * one.count for one in shard.stretches
+        run_bytes(study, architecture, run.first.steps) * run.count for run in shard.stretches
     )
 
 

@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -218,12 +219,8 @@ def _write(path: Path, content: bytes) -> None:
 
 def _put_aside(path: Path) -> Path:
     """Rename to a hidden name, which tools that read the whole folder skip."""
-    number = 1
-    while True:
-        aside = path.with_name(f".{path.name}.{number}.broken")
-        if not aside.exists():
-            return path.rename(aside)
-        number += 1
+    names = (path.with_name(f".{path.name}.{number}.broken") for number in count(1))
+    return path.rename(next(aside for aside in names if not aside.exists()))
 
 
 def _refuse_other_folders(directory: Path) -> None:
