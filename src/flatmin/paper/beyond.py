@@ -192,7 +192,6 @@ def progressive_sharpening(tables: Tables) -> list[Claim]:
     """When sharpness rises along gradient flow and when it falls."""
     figure = "beyond-progressive-sharpening"
     study = tables[figure]
-    assert study.traces is not None
     moved = sharpening(study.rows, study.traces)
     least, most = moved["scale"].min(), moved["scale"].max()
     small, large = moved[moved["scale"] == least], moved[moved["scale"] == most]

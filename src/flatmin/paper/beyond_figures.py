@@ -143,7 +143,6 @@ def sharpening_figure(tables: Tables) -> Figure:
     """By scale: how often sharpness rises, and never falls; and its way down the risk."""
     figure, (left, middle, right) = new_figure(3, width=12.0, height=3.9)
     study = tables["beyond-progressive-sharpening"]
-    assert study.traces is not None
     moved = sharpening(study.rows, study.traces)
     for i, (depth, runs) in enumerate(moved.groupby("depth")):
         for panel, rises in ((left, runs["change"] > 1.0), (middle, runs["monotone"])):

@@ -20,6 +20,7 @@ from flatmin.core.plain import Plain
 from flatmin.core.statistics import median_interval
 from flatmin.data.regression import Regression
 from flatmin.paper.measures import PAPER_SLOPE, PAPER_SLOPE_ERROR, finished, gap_line
+from flatmin.paper.tables import StudyTables
 from flatmin.theory.minimal_sharpness import (
     corollary_2_bound,
     critical_learning_rate,
@@ -227,8 +228,9 @@ def plateau(rows: pd.DataFrame, figure: str, rates: list[float], scales: int) ->
     return judged(figure, claims)
 
 
-def two_runs(traces: pd.DataFrame, rows: pd.DataFrame, figures: tuple[str, str]) -> list[Claim]:
+def two_runs(study: StudyTables, figures: tuple[str, str]) -> list[Claim]:
     """1c, 4c: the run stays below 2/eta. 1d, 4d: the run goes to 2/eta and stays around it."""
+    rows, traces = study.rows, study.traces
     slow, fast = rows["learning_rate"].min(), rows["learning_rate"].max()
 
     def shares(rate: float) -> Any:
