@@ -7,9 +7,10 @@ from numpy.typing import NDArray
 
 from flatmin.core.arrays import Float, Yes
 from flatmin.data.regression import Regression
+from flatmin.dynamics.measures import error_of_map, task
 from flatmin.ledger.evidence import EPSILON, Evidence
 from flatmin.ledger.invariants import of_flow
-from flatmin.ledger.lacks import lacks
+from flatmin.ledger.lacks import lacks, span
 from flatmin.ledger.record import Record, compare, not_applicable, sandwich
 
 
@@ -44,8 +45,6 @@ def _identity(runs: Evidence) -> list[Record]:
     if runs.samples is None or runs.excess_risk is None:
         return []
     excess = runs.excess_risk[0]
-    from flatmin.dynamics.measures import error_of_map, task
-
     error = error_of_map(runs.layers, task(runs.regression, runs.initial.architecture))
     maps = error + np.atleast_2d(runs.regression.w_star.T)
     y = runs.samples.y.reshape(runs.samples.n, -1)
@@ -167,15 +166,10 @@ def theorem_3(runs: Evidence) -> list[Record]:
             applies=(meets & (mu > 0.0) & runs.flow)[None, :],
             room=runs.depth * runs.gradient_error(gradient) + mu * runs.risk_error(excess),
             why=words if not meets.any() else "mu above 0" if begun.any() else "a record at t >= 1",
-            note=f"best mu from {_span(mu)}, best C from {_span(best)}",
+            note=f"best mu from {span(mu)}, best C from {span(best)}",
             **of_flow(runs, "record", "network"),
         )
     ]
-
-
-def _span(values: Float) -> str:
-    known = values[np.isfinite(values)]
-    return f"{known.min():.3g} to {known.max():.3g}" if len(known) else "nowhere"
 
 
 def lemma_7(runs: Evidence) -> list[Record]:
@@ -231,7 +225,7 @@ def _decay(runs: Evidence, start: NDArray[np.int_], part: str) -> Record:
         bound,
         measured="smaller",
         part=part,
-        hypothesis=f"gradient flow, |grad R|^2 >= mu (R - R_min) with mu = {_span(mu)}",
+        hypothesis=f"gradient flow, |grad R|^2 >= mu (R - R_min) with mu = {span(mu)}",
         applies=((mu > 0.0) & runs.flow)[None, :],
         room=gradient * error + runs.risk_error(excess) + np.expm1(between) * bound,
         **of_flow(runs, "record", "network"),

@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from flatmin.core.arrays import Float
 from flatmin.core.seeds import generator
+from flatmin.ledger.lacks import span
 from flatmin.ledger.record import Record, compare, not_applicable
 
 Int = NDArray[np.intp]
@@ -107,9 +108,9 @@ def sides_at(
 def lemma_9_records(sides: Sides) -> list[Record]:
     """|W~_k...W~_1|_2 <= 2 M and m / 2 <= smin(W~_k...W~_1) at their tightest networks."""
     hypothesis = (
-        f"square layers, M = max_k |W_k...W_1|_2 or 1 = {_span(sides.ceiling)}, "
-        f"m = min_k smin(W_k...W_1) = {_span(sides.floor)}, "
-        f"max_k |theta_k|_2 = {_span(sides.radius)}"
+        f"square layers, M = max_k |W_k...W_1|_2 or 1 = {span(sides.ceiling)}, "
+        f"m = min_k smin(W_k...W_1) = {span(sides.floor)}, "
+        f"max_k |theta_k|_2 = {span(sides.radius)}"
     )
     applies = (sides.ceiling >= 1.0) & (sides.floor > 0.0) & (sides.floor < 1.0)
     upper, lower = 2.0 * sides.ceiling, sides.floor / 2.0
@@ -222,7 +223,3 @@ def singular_pair(layers: Layers, at: Int, which: int) -> tuple[Float, Float]:
 def _unit(vectors: Float) -> Float:
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.asarray(vectors / np.where(norms == 0.0, 1.0, norms))
-
-
-def _span(values: Float) -> str:
-    return f"{values.min():.3g} to {values.max():.3g}"

@@ -183,7 +183,7 @@ class Store:
         """Finished runs by state, and how many of them ended at the edge of stability."""
         total: Counter[str] = Counter()
         for path in self._run_files():
-            total.update(shard_files.read_counts(path))
+            total.update(shard_files.count_states(shard_files.read(path, shard_files.COUNTED)))
         return total
 
     def read_rows(self) -> pa.Table:
