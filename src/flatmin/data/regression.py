@@ -33,14 +33,7 @@ import numpy.typing as npt
 from flatmin.core.arrays import Float
 from flatmin.core.errors import DataError, NothingToLearn, SettingError
 from flatmin.data.columns import ColumnSummary, Tally
-from flatmin.data.preparation import (
-    NOTHING,
-    Preparation,
-    Prepared,
-    Scaled,
-    scale_factor,
-    unscaled,
-)
+from flatmin.data.preparation import NOTHING, Preparation, Prepared, Scaled, scale_factor
 from flatmin.data.tables import Source, table_of
 from flatmin.data.tables.arrays import array_table, column_names, join, numbers
 from flatmin.data.tables.table import LARGEST, ROWS, Choice, Names, Table
@@ -304,9 +297,7 @@ def _reduce(table: Table, preparation: Preparation) -> Regression:
             block = np.column_stack((np.ones(len(block)), block - shift))
         factor = np.asarray(np.linalg.qr(np.concatenate([factor, block]), mode="r"))
     ready.check_rows(tally.n, 2)
-    if preparation.centres:
-        return _solve(ready, tally.n, scale_factor(ready, preparation, factor, shift, tally))
-    return _solve(ready, tally.n, unscaled(ready, factor, tally))
+    return _solve(ready, tally.n, scale_factor(ready, factor, shift, tally))
 
 
 def _solve(table: Prepared, n: int, scaled: Scaled) -> Regression:

@@ -80,10 +80,9 @@ class Samples:
     def risk(self, w: npt.ArrayLike) -> float:
         """R(w) = |y - Xw|^2 / n on these rows."""
         weights = numbers("w", w)
-        if weights.shape != (self.d, *self.y.shape[1:]):
-            raise SettingError(
-                f"w has shape {weights.shape}; expected {(self.d, *self.y.shape[1:])}"
-            )
+        expected = (self.d, *self.y.shape[1:])
+        if weights.shape != expected:
+            raise SettingError(f"w has shape {weights.shape}; expected {expected}")
         return float(np.sum(np.square(self.y - self.X @ weights)) / self.n)
 
 
@@ -100,21 +99,14 @@ def read_samples(
 def _collect(table: Table, preparation: Preparation) -> Samples:
     """All rows of a table."""
     ready = Prepared(table, preparation)
-    rows = np.concatenate(
-        [np.empty((0, len(ready.features) + len(ready.targets))), *ready.blocks()]
-    )
+    none = np.empty((0, len(ready.features) + len(ready.targets)))
+    rows = np.concatenate([none, *ready.blocks()])
     ready.check_rows(len(rows), 1)
     tally = Tally()
     for start in range(0, len(rows), ROWS):
         tally.add(rows[start : start + ROWS])
-    scaled = scale_rows(ready, preparation, rows, tally)
+    scaled = scale_rows(ready, rows, tally)
     d, m = len(scaled.features), len(ready.targets)
     y = scaled.content[:, d].copy() if m == 1 else scaled.content[:, d:].copy()
-    return Samples(
-        scaled.content[:, :d].copy(),
-        y,
-        scaled.features,
-        ready.targets,
-        scaled.sentences,
-        scaled.summary,
-    )
+    names = (scaled.features, ready.targets)
+    return Samples(scaled.content[:, :d].copy(), y, *names, scaled.sentences, scaled.summary)

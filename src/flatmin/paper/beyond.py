@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from flatmin.paper import beyond_figures as drawn
+from flatmin.paper import measures
 from flatmin.paper.claims import (
     ALL,
     SHARE_RUNS,
@@ -27,21 +28,7 @@ from flatmin.paper.claims import (
     needing,
     within,
 )
-from flatmin.paper.measures import (
-    ALIGNMENTS,
-    CONDITIONS,
-    FEATURES,
-    PAPER_SLOPE,
-    STARTS,
-    dead,
-    finished,
-    flatness,
-    learned_above,
-    regression_of,
-    sharpening,
-    slopes,
-    working_rates,
-)
+from flatmin.paper.measures import ALIGNMENTS, CONDITIONS, FEATURES, PAPER_SLOPE, STARTS
 from flatmin.paper.tables import Item, StudyTables, Tables
 
 __all__ = ["ITEMS", "STUDIES", "Item", "StudyTables", "Tables"]
@@ -56,11 +43,11 @@ DATASETS = 10
 
 def noisy_gelu(tables: Tables) -> list[Claim]:
     """The paper on this variant: sharpness reaches 2/eta for every rate and scale."""
-    kept = finished(tables["beyond-noisy-gelu"].rows)
+    kept = measures.finished(tables["beyond-noisy-gelu"].rows)
     claims = {}
     for rate, group in kept.groupby("learning_rate"):
         shares = group["sharpness"] / group["edge"]
-        medians, died = shares.groupby(group["scale"]).median(), int(dead(group).sum())
+        medians, died = shares.groupby(group["scale"]).median(), int(measures.dead(group).sum())
         words = (
             f"at rate {rate:g} GELU networks on noisy data end at the edge of stability: median of "
             f"S eta/2 over all scales (medians of single scales {medians.min():.3f} to "
@@ -77,10 +64,9 @@ def ill_conditioned(tables: Tables) -> list[Claim]:
     for alignment, place in ALIGNMENTS.items():
         for condition in CONDITIONS:
             case = f"{alignment}-{condition}"
-            rows, data = tables[f"{figure}-{case}"].rows, regression_of(f"{figure}-{case}")
-            claims = _ceiling(
-                case, f"condition number {condition}, {place}", rows, working_rates(rows, data)
-            )
+            rows = tables[f"{figure}-{case}"].rows
+            rates = measures.working_rates(rows, measures.regression_of(f"{figure}-{case}"))
+            claims = _ceiling(case, f"condition number {condition}, {place}", rows, rates)
             runs = int(rows.groupby(["depth", "relative_rate"]).size().min())
             found = judged(figure, claims)
             every += needing(found, SHARE_RUNS, "runs at each depth and rate", runs)
@@ -91,7 +77,7 @@ def _ceiling(case: str, place: str, rows: pd.DataFrame, rates: pd.DataFrame) -> 
     """The exact 2/S_min is a ceiling; it is reached where w* is spread, and else it is not."""
     measured = rates["measured"]
     listed = ", ".join(f"{depth}: {value:.3g}" for depth, value in measured.items())
-    above, all_above = learned_above(rows)
+    above, all_above = measures.learned_above(rows)
     nothing: Rows = {
         f"{place}: no rate above the exact 2/S_min works for half of the runs: the largest share "
         f"that learned (of all runs above it {all_above:.4f}; a run that keeps oscillating may be "
@@ -123,7 +109,7 @@ def _ceiling(case: str, place: str, rows: pd.DataFrame, rates: pd.DataFrame) -> 
 def generalisation(tables: Tables) -> list[Claim]:
     """The slope of Figure 6b belongs to the data set."""
     figure = "beyond-generalisation"
-    table = slopes(tables[figure].rows)
+    table = measures.slopes(tables[figure].rows)
     slope, error = table["slope"], table["error"]
     typical = float(np.sqrt((error**2).mean()))
     spread = float(slope.std(ddof=1)) / typical if len(table) > 1 and typical > 0 else np.nan
@@ -152,7 +138,7 @@ def flow(tables: Tables) -> list[Claim]:
     """
     limit = _log_means(tables["beyond-flow-reference"].rows, ["scale"])
     descent = tables["beyond-flow-descent"].rows
-    means = _log_means(finished(descent), ["scale", "learning_rate"])
+    means = _log_means(measures.finished(descent), ["scale", "learning_rate"])
     small, large = limit.index.min(), limit.index.max()
     from_small = np.exp(means.xs(small) - limit[small])
     from_large = np.exp(means.xs(large) - limit[large])
@@ -192,7 +178,7 @@ def progressive_sharpening(tables: Tables) -> list[Claim]:
     """When sharpness rises along gradient flow and when it falls."""
     figure = "beyond-progressive-sharpening"
     study = tables[figure]
-    moved = sharpening(study.rows, study.traces)
+    moved = measures.sharpening(study.rows, study.traces)
     least, most = moved["scale"].min(), moved["scale"].max()
     small, large = moved[moved["scale"] == least], moved[moved["scale"] == most]
     rising = moved[moved["change"] > 1.0]
@@ -221,7 +207,7 @@ def depth_and_width(tables: Tables) -> list[Claim]:
     claims: dict[str, tuple[str, Any, Expected]] = {}
     for axis, words in (("depth", "the depth"), ("width", "the number of features")):
         for start, label in STARTS.items():
-            table = flatness(tables, axis, start)
+            table = measures.flatness(tables, axis, start)
             logs = np.log(table["ratio"]).groupby(table["size"]).mean()
             sizes = np.log(logs.index.to_numpy(float))
             exponent = float(np.polyfit(sizes, logs, 1)[0]) if len(logs) > 1 else np.nan
