@@ -39,6 +39,7 @@ GROWTH = 0.1
 # Data sets that a statement about most of them, or their spread, needs: the standard deviation of
 # ten slopes is known to a quarter of itself.
 DATASETS = 10
+_POSITIVE = "sharper minima generalise worse on every data set: the smallest slope"
 
 
 def noisy_gelu(tables: Tables) -> list[Claim]:
@@ -121,11 +122,7 @@ def generalisation(tables: Tables) -> list[Claim]:
         "within one": ("belongs-to-data", spread, compared("at least", 2.0)),
         f"the paper's slope {PAPER_SLOPE:g} is not that of most data sets: share within two "
         "standard errors of it": ("paper-slope", same, compared("at most", 0.5)),
-        "sharper minima generalise worse on every data set: the smallest slope": (
-            "positive",
-            slope.min(),
-            compared("above", 0.0),
-        ),
+        _POSITIVE: ("positive", slope.min(), compared("above", 0.0)),
     }
     return needing(judged(figure, claims), DATASETS, "data sets with a slope", len(table))
 
@@ -183,17 +180,14 @@ def progressive_sharpening(tables: Tables) -> list[Claim]:
     small, large = moved[moved["scale"] == least], moved[moved["scale"] == most]
     rising = moved[moved["change"] > 1.0]
     rises, falls = (small["change"] > 1.0).mean(), (large["change"] < 1.0).mean()
+    at_end = f"from scale {least:g} a run is sharpest at its end, to 1 %: share of runs"
     peaks, monotone = (small["peak"] <= 1.01).mean(), small["monotone"].mean()
     claims: Rows = {
         f"from scale {least:g} sharpness rises overall at every depth: share of runs (median "
         f"factor {small['change'].median():.3g})": ("small-rises", rises, ALL),
         f"from scale {most:g} sharpness falls overall: share of runs (median factor "
         f"{large['change'].median():.3g})": ("large-falls", falls, compared("at least", 0.9)),
-        f"from scale {least:g} a run is sharpest at its end, to 1 %: share of runs": (
-            "ends-at-peak",
-            peaks,
-            ALL,
-        ),
+        at_end: ("ends-at-peak", peaks, ALL),
         f"sharpening is seldom monotone: share of runs from scale {least:g} whose recorded "
         f"sharpness never falls (over all runs that rise overall {rising['monotone'].mean():.3f}, "
         f"median largest fall "

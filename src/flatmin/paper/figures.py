@@ -199,8 +199,8 @@ def generalisation_figure(rows: pd.DataFrame) -> Figure:
     panel.scatter(x, y, s=7, color=BLUE, alpha=0.35, lw=0, label=f"{len(x)} runs")
     ends: Any = np.array([x.min(), x.max()])
     label = (
-        f"slope {line.slope:.3f} +- {line.slope_error:.3f}\n"
-        f"intercept {line.intercept:.3f} +- {line.intercept_error:.3f}"
+        f"slope {line.slope:.3f} +- {line.stderr:.3f}\n"
+        f"intercept {line.intercept:.3f} +- {line.intercept_stderr:.3f}"
     )
     panel.plot(ends, line.intercept + line.slope * ends, color=RED, label=label)
     panel.set(xlabel="log10 of final sharpness", ylabel="log10 of (test risk - train risk)")

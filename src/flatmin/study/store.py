@@ -159,12 +159,12 @@ class Store:
         if packed.traces is not None:
             _write(shard_path(self._traces, packed.shard_id), packed.traces)
         _write(shard_path(self._runs, packed.shard_id), packed.rows)
-        self._failure_path(packed.shard_id).unlink(missing_ok=True)
+        (self._failures / f"{packed.shard_id}.json").unlink(missing_ok=True)
 
     def write_failure(self, failure: Failure) -> None:
         """Record that a shard failed; the record goes when the shard succeeds."""
         text = json.dumps(asdict(failure), indent=2) + "\n"
-        _write(self._failure_path(failure.shard_id), text.encode())
+        _write(self._failures / f"{failure.shard_id}.json", text.encode())
 
     def failures(self) -> list[Failure]:
         """The shards that failed and have not succeeded since."""
@@ -175,9 +175,6 @@ class Store:
             except (ValueError, TypeError, OSError):
                 continue  # A file from elsewhere says nothing about this study.
         return found
-
-    def _failure_path(self, name: str) -> Path:
-        return self._failures / f"{name}.json"
 
     def counts(self) -> Counter[str]:
         """Finished runs by state, and how many of them ended at the edge of stability."""
