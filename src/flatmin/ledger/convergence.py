@@ -12,6 +12,7 @@ from flatmin.ledger.evidence import EPSILON, Evidence
 from flatmin.ledger.invariants import of_flow
 from flatmin.ledger.lacks import lacks, span
 from flatmin.ledger.record import Record, compare, not_applicable, sandwich
+from flatmin.theory.roots import root
 
 
 def lemma_8(runs: Evidence) -> list[Record]:
@@ -110,8 +111,6 @@ def pl_constant(
     kappa = min((R_0 - R(W(t_0))) / (4 Lam |w*|), |w*|), for any C > sqrt(2 eps) L. The first rises
     with C and the second falls, so the best C is where they meet.
     """
-    from scipy.optimize import brentq
-
     gap = regression.excess_at_zero - excess
     norm = regression.w_star_norm
     kappa = min(gap / (4.0 * regression.largest_eigenvalue * norm), norm)
@@ -119,18 +118,14 @@ def pl_constant(
     if not kappa > 0.0:
         return 0.0, float(least)
 
-    def difference(c: float) -> float:
-        return float((c - least) ** (depth - 1) * c - kappa)
-
     if depth == 1:
         best = float(max(kappa, least))
     else:
-        high = least + 1.0
-        while difference(high) < 0.0:
-            high = least + 2.0 * (high - least)
-        best = float(brentq(difference, least, high, xtol=1e-15, rtol=1e-14))
-    root = min((best - least) ** (depth - 1), kappa / best)
-    return float(4.0 * regression.smallest_eigenvalue * root**2), best
+        # They have met where (C - sqrt(2 eps) L)^L = kappa.
+        high = float(least + kappa ** (1.0 / depth))
+        best = root(lambda c: float((c - least) ** (depth - 1) * c - kappa), float(least), high)
+    lesser = min((best - least) ** (depth - 1), kappa / best)
+    return float(4.0 * regression.smallest_eigenvalue * lesser**2), best
 
 
 def theorem_3(runs: Evidence) -> list[Record]:

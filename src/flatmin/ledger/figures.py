@@ -98,7 +98,11 @@ def _panels(records: Sequence[Record]) -> list[list[Record]]:
     for record in records:
         groups.setdefault(record.part, []).append(record)
     # A yes or no has the same two sides everywhere: there is nothing to see.
-    groups = {part: g for part, g in groups.items() if any(map(_differs, g))} or groups
+    groups = {
+        part: group
+        for part, group in groups.items()
+        if not all(np.array_equal(_sides(r).measured, _sides(r).bound) for r in group)
+    } or groups
     if set(groups) >= BOTH and _same_measured(groups["lower"], groups["upper"]):
         groups["lower"] += groups.pop("upper")
     return list(groups.values())[:PANELS]
@@ -108,10 +112,6 @@ def _sides(record: Record) -> Sides:
     """Both sides of a record that has them, as all that are drawn do."""
     assert record.sides is not None
     return record.sides
-
-
-def _differs(record: Record) -> bool:
-    return not np.array_equal(_sides(record).measured, _sides(record).bound)
 
 
 def _same_measured(lower: Sequence[Record], upper: Sequence[Record]) -> bool:
@@ -320,7 +320,8 @@ def slack_figure(records: Sequence[Record]) -> Figure:
         shift = 0.2 * np.sin(np.arange(len(slack)) * 2.4)
         panel.plot(slack, height + shift, ".", color=BLUE, ms=4, alpha=0.4, mec="none")
         panel.plot(np.median(slack), height, "|", color=ORANGE, ms=14, mew=2)
-        panel.plot(slack.min(), height, "|", color=_colour(found), ms=14, mew=2)
+        colour = RED if any(r.verdict is Verdict.VIOLATED for r in found) else GREEN
+        panel.plot(slack.min(), height, "|", color=colour, ms=14, mew=2)
     for label, colour in (("tightest", GREEN), ("median", ORANGE), ("violated", RED)):
         panel.plot([], [], "|", color=colour, ms=12, mew=2, label=label)
     panel.set_yticks(range(len(rows)), labels=[s.id for s, _ in rows], fontsize=9)
@@ -333,10 +334,6 @@ def slack_figure(records: Sequence[Record]) -> Figure:
 
 def _counts(record: Record) -> bool:
     return record.slack is not None and record.verdict is not Verdict.NOT_APPLICABLE
-
-
-def _colour(records: Sequence[Record]) -> str:
-    return RED if any(r.verdict is Verdict.VIOLATED for r in records) else GREEN
 
 
 def slack_by_network(record: Record) -> Float:

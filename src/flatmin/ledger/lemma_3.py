@@ -245,13 +245,13 @@ def _record(s: float, curves: list[Curve]) -> Record:
     curve = min(chosen, key=lambda one: one.tightest[0])
     slack, measured, i = curve.tightest
     return Record(
-        STATEMENT,
-        hypothesis,
-        verdict,
-        float(curve.bound[i]),
-        measured,
-        slack,
-        f"{curve}, u = {us[i]:g}",
+        statement=STATEMENT,
+        hypothesis=hypothesis,
+        verdict=verdict,
+        bound=float(curve.bound[i]),
+        measured=measured,
+        slack=slack,
+        at=f"{curve}, u = {us[i]:g}",
         room=0.0,
         violations=int(curve.at_least[i]) if verdict is Verdict.VIOLATED else 0,
         **fields,
@@ -267,11 +267,8 @@ def _notes(curves: list[Curve]) -> list[str]:
         notes.append("no u works at " + ", ".join(broken))
     for one in curves:
         if one.verdict is Verdict.NOT_APPLICABLE:
-            informative = np.any(one.bound < 1.0)
-            unresolved = f"not resolved by {one.draws} draws"
-            notes.append(
-                f"{unresolved if informative else 'bound above 1 on the whole grid'} at {one}"
-            )
+            few, silent = f"not resolved by {one.draws} draws", "bound above 1 on the whole grid"
+            notes.append(f"{few if np.any(one.bound < 1.0) else silent} at {one}")
     return notes
 
 

@@ -108,8 +108,8 @@ def _bounded_theta(statement: str, cases: Sequence[Evidence], why: str) -> list[
             measured="larger",
             part="converges",
             hypothesis=hypothesis,
-            applies=_near(runs) & runs.flow,
-            why=_not_near(runs),
+            applies=_near(runs)[0] & runs.flow,
+            why=_near(runs)[1],
             **of_flow(runs, "network"),
             note="1 if gradient flow arrived at a minimiser, 0 if it stands still elsewhere",
         )
@@ -129,28 +129,19 @@ def _arrived(runs: Evidence) -> Float:
     return found
 
 
-def _near(runs: Evidence) -> Yes:
-    """Which runs begin below every saddle, so that gradient flow cannot end at one.
+def _near(runs: Evidence) -> tuple[Yes, str]:
+    """Which runs begin below every saddle, so that gradient flow cannot end at one; and if none
+    does, why.
 
     C_4 is not given; this much is needed. At a critical point that is no minimiser the map lacks a
     direction of P* Sigma^{1/2}, which costs at least its smallest singular value squared.
     """
     if runs.excess_risk is None:
-        return np.zeros(len(runs), dtype=bool)
-    return np.asarray(runs.excess_risk[0] < _lowest_saddle(runs))
-
-
-def _lowest_saddle(runs: Evidence) -> float:
-    least = np.linalg.svd(np.atleast_2d(runs.regression.q.T), compute_uv=False)[-1]
-    return float(least**2)
-
-
-def _not_near(runs: Evidence) -> str:
-    """Why no run begins below every saddle."""
-    if runs.excess_risk is None:
-        return lacks(runs, measured=["excess_risk"])
-    below = f"R(W(0)) - R_min below every saddle's, {_lowest_saddle(runs):.3g}"
-    return f"{below} (here {np.min(runs.excess_risk[0]):.3g} or more)"
+        return np.zeros(len(runs), dtype=bool), lacks(runs, measured=["excess_risk"])
+    start = runs.excess_risk[0]
+    saddle = np.linalg.svd(np.atleast_2d(runs.regression.q.T), compute_uv=False)[-1] ** 2
+    below = f"R(W(0)) - R_min below every saddle's, {saddle:.3g}"
+    return np.asarray(start < saddle), f"{below} (here {np.min(start):.3g} or more)"
 
 
 def _residual(cases: Sequence[Evidence], one_output: bool) -> list[Evidence]:

@@ -39,7 +39,6 @@ GROWTH = 0.1
 # Data sets that a statement about most of them, or their spread, needs: the standard deviation of
 # ten slopes is known to a quarter of itself.
 DATASETS = 10
-_POSITIVE = "sharper minima generalise worse on every data set: the smallest slope"
 
 
 def noisy_gelu(tables: Tables) -> list[Claim]:
@@ -115,6 +114,7 @@ def generalisation(tables: Tables) -> list[Claim]:
     typical = float(np.sqrt((error**2).mean()))
     spread = float(slope.std(ddof=1)) / typical if len(table) > 1 and typical > 0 else np.nan
     same = ((slope - PAPER_SLOPE).abs() <= 2.0 * error).mean()
+    positive = "sharper minima generalise worse on every data set: the smallest slope"
     claims: Rows = {
         f"the slope of test - train risk on sharpness belongs to the data set (range "
         f"{slope.min():.3f} to {slope.max():.3f} over {len(table)} data sets, mean "
@@ -122,7 +122,7 @@ def generalisation(tables: Tables) -> list[Claim]:
         "within one": ("belongs-to-data", spread, compared("at least", 2.0)),
         f"the paper's slope {PAPER_SLOPE:g} is not that of most data sets: share within two "
         "standard errors of it": ("paper-slope", same, compared("at most", 0.5)),
-        _POSITIVE: ("positive", slope.min(), compared("above", 0.0)),
+        positive: ("positive", slope.min(), compared("above", 0.0)),
     }
     return needing(judged(figure, claims), DATASETS, "data sets with a slope", len(table))
 

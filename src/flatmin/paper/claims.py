@@ -160,16 +160,13 @@ def success_and_failure(
     below = kept[kept["learning_rate"] < critical]
     above = kept[kept["learning_rate"] > critical]
     near, far = compared("at most", NEAR), compared("at least", NEAR)
+    above_it = "above 2/S_min they do not: the smallest median of |w - w*|^2 over scales"
     most = below.groupby(["learning_rate", "scale"])["distance"].median().max()
     least = above.groupby("scale")["distance"].median().min()
     claims: Rows = {
         "below 2/S_min the runs that do not diverge come near w*, whatever the scale: the largest "
         "median of |w - w*|^2 over rates and scales": ("learns-below", most, near),
-        "above 2/S_min they do not: the smallest median of |w - w*|^2 over scales": (
-            "fails-above",
-            least,
-            far,
-        ),
+        above_it: ("fails-above", least, far),
     }
     return judged(figure, claims)
 

@@ -110,7 +110,10 @@ def _page(report: Report) -> str:
         [_figure(section) for section in report.sections if section.item.beyond == past]
         for past in (False, True)
     )
-    times = [(name, f"{seconds:.1f}") for name, seconds in report.study_seconds.items()]
+    times = [
+        f"<tr><td>{escape(name)}</td><td>{seconds:.1f}</td></tr>"
+        for name, seconds in report.study_seconds.items()
+    ]
     parts = [
         "<!doctype html><html lang=en><meta charset=utf-8>",
         "<meta name=viewport content='width=device-width, initial-scale=1'>",
@@ -131,7 +134,7 @@ def _page(report: Report) -> str:
         "<h2 id='claims'>The claims</h2>",
         _claims_table(report.claims),
         "<h2 id='times'>Times and versions</h2>",
-        _plain_table(("study", "seconds"), times),
+        f"<table><tr><th>study<th>seconds</tr>{''.join(times)}</table>",
         "<p class=note>" + ", ".join(f"{k} {v}" for k, v in versions().items()) + "</p>",
         "</html>",
     ]
@@ -179,9 +182,3 @@ def _claims_table(claims: Sequence[Claim], anchors: bool = False) -> str:
         )
     head = "<tr><th>figure<th>claim<th>expected<th>tolerance<th>measured<th>verdict</tr>"
     return f"<table>{head}{''.join(rows)}</table>"
-
-
-def _plain_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    head = "".join(f"<th>{escape(h)}" for h in heads)
-    body = "".join("<tr>" + "".join(f"<td>{escape(c)}</td>" for c in row) + "</tr>" for row in rows)
-    return f"<table><tr>{head}</tr>{body}</table>"
