@@ -29,9 +29,7 @@ from flatmin.paper.claims import (
     within,
 )
 from flatmin.paper.measures import ALIGNMENTS, CONDITIONS, FEATURES, PAPER_SLOPE, STARTS
-from flatmin.paper.tables import Item, StudyTables, Tables
-
-__all__ = ["ITEMS", "STUDIES", "Item", "StudyTables", "Tables"]
+from flatmin.paper.tables import Item, Tables
 
 # The largest fitted exponent of S/S_min in depth or width that still counts as no growth: over the
 # 32-fold range of the studies, a factor below 1.5.

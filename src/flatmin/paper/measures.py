@@ -114,10 +114,8 @@ def flatness(tables: Tables, axis: str, start: str) -> pd.DataFrame:
 
     `bound` is Corollary 2's 4 Lam/lam of the data.
     """
-    names = {
-        "depth": [f"beyond-depth-{start}"],
-        "width": [f"beyond-width-{start}-{d}" for d in FEATURES],
-    }[axis]
+    widths = [f"beyond-width-{start}-{d}" for d in FEATURES]
+    names = widths if axis == "width" else [f"beyond-depth-{start}"]
     parts = []
     for name in names:
         rows = tables[name].rows
