@@ -13,13 +13,12 @@ from numpy.typing import NDArray
 
 from flatmin.core.arrays import Float, Yes
 from flatmin.core.checks import check_positive
-from flatmin.core.errors import SettingError
 from flatmin.curvature import sharpness
 from flatmin.data.regression import Regression
 from flatmin.data.samples import Samples
 from flatmin.dynamics.momentum import Momentum
 from flatmin.lanes.sharpness import BASIS, layout, start_vector
-from flatmin.network.architecture import Architecture
+from flatmin.network.architecture import Architecture, Family
 from flatmin.network.ensemble import Ensemble
 
 CHECK_EVERY = 16
@@ -70,18 +69,12 @@ def choose(
     With a `goal`, runs end as soon as their excess risk is below it, whatever the gradient. With
     `momentum`, velocities follow the weights of a block.
     """
-    architecture.check_fits(problem.d, problem.targets)
+    architecture.check_fits(problem)
     if tolerance is not None:
         tolerance = check_positive("tolerance", tolerance)
-    if architecture.linear and architecture.output is not None:
-        regression = problem.regression() if isinstance(problem, Samples) else problem
-        return LinearBackend(regression, architecture, tolerance, kind, goal, momentum)
-    if momentum is not None:
-        what = "several outputs" if architecture.linear else architecture.activation_name
-        raise SettingError(f"momentum is for linear networks with one output, got {what}")
-    if not architecture.linear and not isinstance(problem, Samples):
-        raise SettingError("a non-linear network needs the samples, not only their summary")
-    return SamplesBackend(problem, architecture, tolerance, kind, goal)
+    if architecture.family is Family.ONE_OUTPUT:
+        return LinearBackend(problem.regression(), architecture, tolerance, kind, goal, momentum)
+    return SamplesBackend(problem, architecture, tolerance, kind, goal, momentum)
 
 
 def step_flops(problem: Regression | Samples, architecture: Architecture) -> float:
@@ -106,11 +99,12 @@ class SamplesBackend:
         tolerance: float | None,
         kind: np.dtype[Any],
         goal: float | None,
+        momentum: Momentum | None = None,
     ) -> None:
-        from flatmin.lanes.samples_descent import ACTIVATION_CODES
+        from flatmin.lanes.activations import code_of
 
         self.kind, self._architecture, self._problem = kind, architecture, problem
-        regression = problem.regression() if isinstance(problem, Samples) else problem
+        regression = problem.regression()
         self._w_star = np.atleast_2d(regression.w_star.T)
         if architecture.linear:
             X = np.sqrt(regression.d) * regression.sigma_root
@@ -122,10 +116,11 @@ class SamplesBackend:
         self.range_dimension = architecture.parameters
         self._shared = (
             np.array([architecture.inputs, *architecture.widths], dtype=np.int64),
+            int(architecture.biases),
             p.astype(kind),
             _read_only(X, kind),
             _read_only(y.T, kind),
-            ACTIVATION_CODES[architecture.activation_name],
+            code_of(architecture.activation_name),
             floor,
         )
         # With several outputs other saddles lie between w = 0 and a minimiser.
@@ -134,7 +129,8 @@ class SamplesBackend:
         square = (_DEFAULT_GRADIENT if tolerance is None else tolerance) ** 2
         if goal is not None:
             settled, square = goal, _ANY_GRADIENT
-        self._stop = (CHECK_EVERY, square, settled, _LIMITS[kind.name])
+        rule = None if momentum is None else momentum.coefficients
+        self._stop = (CHECK_EVERY, square, settled, _LIMITS[kind.name], rule)
 
     def advance(self, packed: Any, block: int, begin: int, steps: int) -> None:
         """Steps by the compiled kernel."""
@@ -158,7 +154,9 @@ class SamplesBackend:
         )
         diverged = ~np.isfinite(packed.gradient[block])
         packed.excess[block][diverged] = np.inf
-        flat = np.where(diverged[:, None], 0.0, packed.weights[block].T.astype(float))
+        flat = np.where(
+            diverged[:, None], 0.0, packed.weights[block].T[:, : self.range_dimension].astype(float)
+        )
         packed.distance[block] = np.where(diverged, np.inf, self._distance(flat))
 
     def _distance(self, flat: Float) -> Float:
@@ -225,7 +223,7 @@ class SamplesBackend:
         return out
 
     def _sharpness(self, packed: Any, block: int, whole: Yes, tolerance: float) -> list[Float]:
-        flat = packed.weights[block].T[whole]
+        flat = packed.weights[block].T[whole, : self.range_dimension]
         start = packed.vectors[block].T[whole]
         found = sharpness(
             self._problem,
