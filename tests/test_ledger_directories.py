@@ -19,6 +19,7 @@ from flatmin.data.regression import Regression
 from flatmin.data.samples import Samples
 from flatmin.data.sets import paper_output_vector, paper_samples
 from flatmin.dynamics.descent import descend
+from flatmin.dynamics.methods import HeavyBall
 from flatmin.dynamics.recording import Recording
 from flatmin.dynamics.training import FILES, Training, train
 from flatmin.ledger.check import check, violated
@@ -472,3 +473,20 @@ def test_a_flow_ended_early_says_nothing_about_where_it_goes(tmp_path: Path) -> 
     network = Architecture.residual(5, 3, np.eye(5)[0])
     train(data, network, init="residual", scale=0.25, steps=1, record_every=1).save(tmp_path)
     assert not violated(check(read_directory(tmp_path)))
+
+
+def test_a_saved_run_with_biases_is_read_whole(tmp_path: Path) -> None:
+    architecture = Architecture.mlp(5, 3, activation="leaky-relu", biases=True)
+    run = train(
+        paper_samples(), architecture, method=HeavyBall(learning_rate=0.01, momentum=0.5), steps=60
+    )
+    assert run.minimal_sharpness is None
+    run.save(tmp_path)
+    arrays = np.load(tmp_path / "final.npz")
+    assert arrays["W2"].shape == (5, 5)
+    assert arrays["b2"].shape == (5,)
+    evidence = read_directory(tmp_path)[0]
+    assert evidence.initial.architecture == architecture
+    np.testing.assert_array_equal(evidence.final.flat(), run.outcome.ensemble.flat())
+    assert evidence.method == run.method
+    np.testing.assert_allclose(evidence.edge, run.edge)
