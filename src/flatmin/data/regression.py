@@ -111,6 +111,10 @@ class Regression:
         joined = join(chain([first], pairs), labels, Choice(*labels))
         return _reduce(Table("the arrays", Choice(*labels), lambda: joined), NOTHING)
 
+    def regression(self) -> Regression:
+        """Itself: what `Samples` reduce to."""
+        return self
+
     @property
     def targets(self) -> int:
         """The number m of targets."""
