@@ -13,6 +13,7 @@ import ledger_cases as cases
 import oracles
 from flatmin.data.generators import gaussian_samples
 from flatmin.data.sets import paper_samples
+from flatmin.dynamics.methods import GradientDescent, GradientFlow
 from flatmin.dynamics.recording import Recording, recordable
 from flatmin.ledger import sharpening
 from flatmin.ledger.collect import evidence_of
@@ -35,9 +36,8 @@ def balanced(learning_rate: float | None = None) -> Evidence:
         outcome = flatmin.descend(
             samples.regression(), start, learning_rate, 200, recording=recording
         )
-    return evidence_of(
-        samples, start, outcome, init="balanced", scale=0.6, learning_rate=learning_rate
-    )
+    method = GradientFlow() if learning_rate is None else GradientDescent(learning_rate)
+    return evidence_of(samples, start, outcome, init="balanced", scale=0.6, method=method)
 
 
 def parts(runs: Evidence) -> dict[str, Record]:

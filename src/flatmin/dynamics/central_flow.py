@@ -7,8 +7,9 @@ ended are taken out.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -22,8 +23,11 @@ from flatmin.dynamics.central_force import Middles
 from flatmin.dynamics.descent import Progress
 from flatmin.dynamics.endings import LEARNED_AT, check_share, flow_endings
 from flatmin.dynamics.measures import LAYER_MEASURES, passes_nothing, task
+from flatmin.dynamics.method import Method, Options
 from flatmin.dynamics.outcome import Outcome
 from flatmin.dynamics.recording import Recording, Trace
+from flatmin.dynamics.rule import Rule
+from flatmin.network.architecture import Family
 from flatmin.network.ensemble import Ensemble
 
 ORDERS = (1, 2)
@@ -34,8 +38,14 @@ _FRESH = 16
 _DIVERGED = 1e6
 
 
+def _check_order(name: str, value: object) -> float:
+    if value not in ORDERS:
+        raise SettingError(f"{name} must be 1 or 2, got {value!r}")
+    return 1.0 if value == 1 else 2.0
+
+
 @dataclass(frozen=True)
-class CentralFlow:
+class CentralFlow(Method):
     """The mean path of gradient descent at its edge of stability.
 
     `steps` count those of the descent that it predicts.
@@ -49,24 +59,17 @@ class CentralFlow:
 
     name: ClassVar[str] = "central-flow"
     title: ClassVar[str] = "Central flow"
-    continuous: ClassVar[bool] = False
-    velocity_rule: ClassVar[None] = None
-    reach: ClassVar[float] = 2.0
-    cost: ClassVar[float] = 100.0
     edge_formula: ClassVar[str] = "2/eta"
     edge_label: ClassVar[str] = "2 / learning rate"
+    own: ClassVar[dict[str, Callable[[str, object], float]]] = {"order": _check_order}
 
     def __post_init__(self) -> None:
-        _check_order(self.order)
+        _check_order("order", self.order)
 
     @property
-    def edge(self) -> Float:
-        """2/eta of each learning rate."""
-        return np.asarray(self.reach / np.asarray(self.learning_rate, dtype=float))
-
-    def describe(self) -> str:
-        """In words, for a title."""
-        return f"{self.title}, learning rate {float(np.max(self.learning_rate)):.4g}"
+    def rule(self) -> Rule:
+        """That of gradient descent, whose mean it is; a step costs about a hundred of its steps."""
+        return Rule(cost=100.0)
 
     def run(
         self,
@@ -74,29 +77,20 @@ class CentralFlow:
         ensemble: Ensemble,
         *,
         steps: ArrayLike,
-        recording: Recording | None = None,
-        tolerance: float | None = None,
-        learned_at: float = LEARNED_AT,
-        threads: int | None = None,
-        progress: Progress | None = None,
+        **options: Unpack[Options],
     ) -> Outcome:
         """Every network of an ensemble, to its end."""
         return central_flow(
-            problem.regression() if isinstance(problem, Samples) else problem,
+            problem.regression(),
             ensemble,
             self.learning_rate,
             steps,
             order=self.order,
-            recording=recording,
-            tolerance=TOLERANCE if tolerance is None else tolerance,
-            learned_at=learned_at,
-            progress=progress,
+            recording=options.get("recording"),
+            tolerance=options.get("tolerance") or TOLERANCE,
+            learned_at=options.get("learned_at", LEARNED_AT),
+            progress=options.get("progress"),
         )
-
-
-def _check_order(order: int) -> None:
-    if order not in ORDERS:
-        raise SettingError(f"order must be 1 or 2, got {order!r}")
 
 
 def central_flow(
@@ -127,10 +121,10 @@ def central_flow(
     Outcome(networks=3, learned=3, settled=3)
     """
     architecture, count = ensemble.architecture, len(ensemble)
-    if not architecture.linear or architecture.output is None:
+    if architecture.family is not Family.ONE_OUTPUT:
         raise SettingError("central flow is for linear networks with one output")
-    architecture.check_fits(regression.d, regression.targets)
-    _check_order(order)
+    architecture.check_fits(regression)
+    _check_order("order", order)
     if recording is not None:
         recording.check_for(architecture)
     rates = np.broadcast_to(np.asarray(learning_rate, dtype=float), (count,)).copy()
@@ -212,10 +206,9 @@ def _outcome(
     architecture, everyone = networks.architecture, np.arange(len(networks.flat))
     final = Ensemble.from_flat(architecture, networks.flat)
     time = taken * networks.rates
-    scene = task(networks.regression, architecture)
     with np.errstate(over="ignore", invalid="ignore"):
         distance = networks.distance(everyone)
-        idle = passes_nothing(scene, final, networks.excess, networks.gradient)
+        idle = passes_nothing(networks.regression, final, networks.excess, networks.gradient)
     limit = _DIVERGED * networks.regression.excess_at_zero
     excess = np.where(networks.excess <= limit, networks.excess, np.inf)
     return Outcome(
@@ -231,4 +224,5 @@ def _outcome(
         np.full(len(final), np.nan),
         trace,
         {"amplitude": networks.swing, "mean_excess_risk": networks.mean_excess},
+        beside=np.empty((len(final), 0)),
     )

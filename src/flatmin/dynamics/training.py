@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flatmin.core.errors import SettingError
 from flatmin.core.files import make_directory, writing
 from flatmin.core.plain import json_text
 from flatmin.curvature import Sharpness, sharpness
@@ -20,10 +21,10 @@ from flatmin.data.samples import Samples
 from flatmin.dynamics.descent import Progress
 from flatmin.dynamics.edge import EDGE_SHARE, midway, swinging
 from flatmin.dynamics.endings import LEARNED_AT, State
-from flatmin.dynamics.methods import GradientDescent, GradientFlow, Method
+from flatmin.dynamics.methods import OWN, GradientDescent, Method
 from flatmin.dynamics.outcome import Outcome
 from flatmin.dynamics.recording import Recording, recordable
-from flatmin.network.architecture import Architecture
+from flatmin.network.architecture import Architecture, Family
 from flatmin.network.ensemble import Ensemble
 from flatmin.network.initialisation import DEFAULT_INIT, DEFAULT_SCALE, initialise
 from flatmin.theory.minimal_sharpness import CONVENTION
@@ -38,6 +39,8 @@ RECORDS = 200
 # Of linear networks with one output that adds an eighth to the time of 10 000 recorded steps at
 # d = 5 and L = 10; others, where it costs as much as many steps, are measured in pairs of steps.
 MEASUREMENTS = 20_000
+
+WITHOUT_BIASES = "S_min and the critical rate are for networks without biases and do not apply"
 
 FILES = {
     "summary": "summary.json",
@@ -77,8 +80,7 @@ class Training:
     @property
     def learning_rate(self) -> float | None:
         """eta; none for gradient flow."""
-        rate: Any = self.method.learning_rate
-        return None if rate is None else float(rate)
+        return None if self.method.continuous else float(self.method.learning_rate)
 
     @property
     def edge(self) -> float | None:
@@ -90,9 +92,17 @@ class Training:
         """Whether the excess risk is at most `learned_at` of that of w = 0."""
         return bool(self.outcome.learned[0])
 
+    @property
+    def about_least(self) -> str:
+        """What S_min means for a network that is not linear; empty for one that is."""
+        if self.architecture.biases:
+            return WITHOUT_BIASES
+        of_others = "S_min is that of linear networks of the same depth"
+        return "" if self.architecture.linear else of_others
+
     def interpretation(self) -> str:
         """What happened, in two sentences or three."""
-        words = [self._learning(), _ENDINGS[State(self.state)](self)]
+        words = [self._learning(), self._ending()]
         if self.edge_share is not None and self.edge_share >= EDGE_SHARE:
             words.append(f"Edge of stability: sharpness is {self._share()}.")
         return " ".join(words)
@@ -101,39 +111,35 @@ class Training:
         return f"{self.edge_share:.3g} of {self.method.edge_formula}"
 
     def _learning(self) -> str:
-        start = self.regression.excess_at_zero
         if self.state == State.DIVERGED:
             return "Did not learn."
-        share = self.outcome.excess_risk[0] / start
+        share = self.outcome.excess_risk[0] / self.regression.excess_at_zero
         word = "Learned" if self.learned else "Did not learn"
         return f"{word}: the excess risk is {max(share, 0.0):.2g} of that of w = 0."
 
-    def _settled(self) -> str:
-        value, flat = self.final_sharpness.value, ""
-        if self.minimal_sharpness is not None:
-            flat = f", {value / self.minimal_sharpness:.4g} times the flattest possible"
-        if self.edge_share is None:
-            return f"Gradient flow arrived: sharpness {value:.4g}{flat}."
-        return f"Settled at a minimiser with sharpness {self._share()}{flat}."
-
-    def _learning_still(self) -> str:
-        more = self.outcome.more_steps[0]
-        if self.learned or not np.isfinite(more):
-            return "The risk was still falling when the run ended."
-        return f"Still falling: at this speed about {more:.2g} more steps would do."
-
-    def _oscillating(self) -> str:
-        period = int(self.outcome.period[0])
-        kind = f"with period {period}" if period else "without a period"
-        share = "" if self.edge_share is None else f", sharpness about {self._share()}"
-        return f"Oscillates {kind} and does not settle{share}{self._beyond()}."
-
-    def _stalled(self) -> str:
-        why = "a saddle" if self.architecture.linear else "a saddle, or dead units"
-        return f"Stalled far from the minimum: next to no gradient ({why})."
-
-    def _diverged(self) -> str:
-        return f"Diverged at step {int(self.outcome.steps[0])}{self._beyond()}."
+    def _ending(self) -> str:
+        outcome, value = self.outcome, self.final_sharpness.value
+        if self.state == State.SETTLED:
+            flat = ""
+            if self.minimal_sharpness is not None:
+                flat = f", {value / self.minimal_sharpness:.4g} times the flattest possible"
+            if self.edge_share is None:
+                return f"{self.method.title} arrived: sharpness {value:.4g}{flat}."
+            return f"Settled at a minimiser with sharpness {self._share()}{flat}."
+        if self.state == State.LEARNING:
+            more = outcome.more_steps[0]
+            if self.learned or not np.isfinite(more):
+                return "The risk was still falling when the run ended."
+            return f"Still falling: at this speed about {more:.2g} more steps would do."
+        if self.state == State.OSCILLATING:
+            period = int(outcome.period[0])
+            kind = f"with period {period}" if period else "without a period"
+            share = "" if self.edge_share is None else f", sharpness about {self._share()}"
+            return f"Oscillates {kind} and does not settle{share}{self._beyond()}."
+        if self.state == State.STALLED:
+            dead = "" if self.architecture.linear else ", or dead units"
+            return f"Stalled far from the minimum: next to no gradient (a saddle{dead})."
+        return f"Diverged at step {int(outcome.steps[0])}{self._beyond()}."
 
     def _beyond(self) -> str:
         """The rate beside the critical one, where that explains something."""
@@ -146,10 +152,13 @@ class Training:
 
     def as_dict(self) -> dict[str, Any]:
         """The run as plain numbers, ready for JSON; what does not exist is None."""
-        outcome, rule = self.outcome, self.method.velocity_rule
+        outcome, settings = self.outcome, self.method.settings()
 
         def finite(value: float) -> float | None:
             return float(value) if np.isfinite(value) else None
+
+        def extra(name: str) -> float | None:
+            return finite(outcome.extras[name][0]) if name in outcome.extras else None
 
         excess = finite(outcome.excess_risk[0])
         return {
@@ -160,7 +169,7 @@ class Training:
             "more_steps": finite(outcome.more_steps[0]),
             "edge_share": self.edge_share,
             "steps": int(outcome.steps[0]),
-            "time": finite(outcome.extras["time"][0]) if "time" in outcome.extras else None,
+            "time": extra("time"),
             "risk": None if excess is None else self.regression.risk_min + excess,
             "risk_min": self.regression.risk_min,
             "excess_risk": excess,
@@ -172,23 +181,20 @@ class Training:
             "edge": self.edge,
             "learning_rate": self.learning_rate,
             "method": self.method.name,
-            "momentum": None if rule is None else rule.beta,
-            "invariant_drift": (
-                finite(outcome.extras["drift"][0]) if "drift" in outcome.extras else None
-            ),
-            "integration_error": (
-                finite(outcome.extras["error"][0]) if "error" in outcome.extras else None
-            ),
+            **{name: settings.get(name) for name in OWN},
+            "invariant_drift": extra("drift"),
+            "integration_error": extra("error"),
             "depth": self.architecture.depth,
             "widths": list(self.architecture.widths),
             "activation": self.architecture.activation_name,
+            "biases": self.architecture.biases,
             "init": self.init,
             "scale": self.scale,
             "seed": self.seed,
             "preparation": list(self.regression.preparation),
             "interpretation": self.interpretation(),
             "convention": CONVENTION,
-            "notes": list(self.regression.notes()),
+            "notes": [*self.regression.notes(), *([self.about_least] if self.about_least else [])],
         }
 
     def plot(self) -> Figure:
@@ -229,19 +235,16 @@ class Training:
         return list(paths.values())
 
     def _arrays(self, ensemble: Ensemble) -> dict[str, Any]:
-        arrays: dict[str, Any] = {f"W{k + 1}": w for k, w in enumerate(ensemble.matrices()[0])}
-        if self.architecture.output is not None:
-            arrays["p"] = self.architecture.p
+        architecture, arrays = self.architecture, {}
+        for k, (layer, (_, columns)) in enumerate(
+            zip(ensemble[0], architecture.shapes, strict=True), start=1
+        ):
+            arrays[f"W{k}"] = layer[:, :columns]
+            if architecture.biases:
+                arrays[f"b{k}"] = layer[:, columns]
+        if architecture.output is not None:
+            arrays["p"] = architecture.p
         return arrays | {"Sigma": self.regression.sigma, "w_star": self.regression.w_star}
-
-
-_ENDINGS = {
-    State.SETTLED: Training._settled,
-    State.LEARNING: Training._learning_still,
-    State.OSCILLATING: Training._oscillating,
-    State.STALLED: Training._stalled,
-    State.DIVERGED: Training._diverged,
-}
 
 
 def train(
@@ -260,16 +263,18 @@ def train(
 ) -> Training:
     """One run by a method.
 
-    A learning rate alone is gradient descent; with neither it is gradient flow.
+    `method` is one of `methods`, or a learning rate says that it is gradient descent.
 
     >>> from flatmin.data.sets import paper_samples
     >>> run = train(paper_samples(), Architecture.mlp(5, 10), learning_rate=0.02, steps=5000)
     >>> run.state, run.learned
     ('settled', True)
     """
-    if method is None:
-        method = GradientFlow() if learning_rate is None else GradientDescent(learning_rate)
-    regression = problem.regression() if isinstance(problem, Samples) else problem
+    if method is None and learning_rate is not None:
+        method = GradientDescent(learning_rate)
+    elif method is None or learning_rate is not None:
+        raise SettingError("train takes either a method or the learning rate of gradient descent")
+    regression = problem.regression()
     initial = initialise(architecture, init, scale, seed, [("train",)], regression)
     every = record_every or max(1, 1 if method.continuous else steps // RECORDS)
     recording = Recording(
@@ -286,7 +291,7 @@ def train(
         progress=progress,
     )
     least = None
-    if regression.targets == 1 or min(architecture.widths) >= product_rank(regression):
+    if not architecture.biases and min(architecture.widths) >= product_rank(regression):
         least = predict(regression, architecture.depth, architecture.output_norm).exact
     last = sharpness(problem, outcome.ensemble)[0]
     return Training(
@@ -311,7 +316,7 @@ def _edge_share(
     problem: Regression | Samples, outcome: Outcome, method: Method, last: Sharpness
 ) -> float | None:
     """S over the edge at the end; None for gradient flow and after divergence (see `edge`)."""
-    if method.learning_rate is None or outcome.count(State.DIVERGED):
+    if method.continuous or outcome.count(State.DIVERGED):
         return None
     moving = swinging(outcome)
     if moving.any():
@@ -322,6 +327,6 @@ def _edge_share(
 
 def _sharpness_steps(architecture: Architecture, every: int, steps: int) -> int:
     """How many of the steps between two records sharpness is measured at."""
-    if not architecture.linear or architecture.output is None:
+    if architecture.family is not Family.ONE_OUTPUT:
         return 2
     return max(2, min(every, MEASUREMENTS * every // steps))

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from flatmin.core.figures import BLACK, COLOURS, MARKERS, new_figure
-from flatmin.paper.claims import Claim, compared, within
+from flatmin.paper.claims import Claim, Rows, compared, judged, within
 from flatmin.paper.measures import STILL
 from flatmin.paper.tables import StudyTables, Tables
 
@@ -64,46 +64,31 @@ def explained(tables: Tables) -> list[Claim]:
     ended = ratios(tables[STUDY])
     small = ended[ended["scale"] == ended["scale"].min()]["ratio"]
     farthest = float(small.iloc[(small - 1.0).abs().argmax()]) if len(small) else float("nan")
-    return [
-        compared(
-            f"{FIGURE}-direction",
-            FIGURE,
-            "the closed form for balanced networks, which sees w alone, says whether sharpness "
-            f"rises or falls, also from unbalanced starts: share of {len(table)} moves (of their "
-            f"total size {float((weight * table['explained']).sum() / weight.sum()):.3f}; that "
-            f"sharpness always rises would explain {len(rises) / len(table):.3f})",
+    rows: Rows = {
+        "the closed form for balanced networks, which sees w alone, says whether sharpness rises "
+        f"or falls, also from unbalanced starts: share of {len(table)} moves (of their total size "
+        f"{float((weight * table['explained']).sum() / weight.sum()):.3f}; that sharpness always "
+        f"rises would explain {len(rises) / len(table):.3f})": (
+            "direction",
             float(table["explained"].mean()),
-            "at least",
-            0.85,
+            compared("at least", 0.85),
         ),
-        compared(
-            f"{FIGURE}-falls",
-            FIGURE,
-            "it explains most falls too, where the rule that sharpness rises explains none: share "
-            f"of the falls ({rises['explained'].mean():.3f} of the rises)",
+        "it explains most falls too, where the rule that sharpness rises explains none: share of "
+        f"the falls ({rises['explained'].mean():.3f} of the rises)": (
+            "falls",
             float(falls["explained"].mean()),
-            "at least",
-            0.65,
+            compared("at least", 0.65),
         ),
-        compared(
-            f"{FIGURE}-everywhere",
-            FIGURE,
-            "at every depth and scale: the least share of moves it explains "
-            f"(depth {least[0]}, scale {least[1]:g})",
+        "at every depth and scale: the least share of moves it explains "
+        f"(depth {least[0]}, scale {least[1]:g})": (
+            "everywhere",
             float(shares.min()),
-            "at least",
-            0.6,
+            compared("at least", 0.6),
         ),
-        within(
-            f"{FIGURE}-small-scale",
-            FIGURE,
-            f"from scale {scale:g} its value is right too: the final sharpness over the form that "
-            "is farthest from 1",
-            farthest,
-            1.0,
-            0.05,
-        ),
-    ]
+        f"from scale {scale:g} its value is right too: the final sharpness over the form that is "
+        "farthest from 1": ("small-scale", farthest, within(1.0, 0.05)),
+    }
+    return judged(FIGURE, rows)
 
 
 def explained_figure(tables: Tables) -> Figure:
