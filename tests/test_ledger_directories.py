@@ -21,10 +21,11 @@ from flatmin.data.sets import paper_output_vector, paper_samples
 from flatmin.dynamics.descent import descend
 from flatmin.dynamics.recording import Recording
 from flatmin.dynamics.training import FILES, Training, train
-from flatmin.ledger.check import check, violated
+from flatmin.ledger.check import check
 from flatmin.ledger.collect import evidence_of
 from flatmin.ledger.directories import read_directory
 from flatmin.ledger.evidence import Evidence
+from flatmin.ledger.ledger import violated
 from flatmin.ledger.record import Record, Verdict
 from flatmin.network.architecture import Architecture
 from study_runs import write_spec

@@ -142,7 +142,12 @@ def _solve(
     assert guess is not None
     value, residual, products, vector = lanczos(hessian, guess, tolerance, max_products)
     return Sharpness(
-        value, residual, products, "lanczos", residual <= tolerance * value, hessian.lift(vector)
+        value=value,
+        residual=residual,
+        products=products,
+        method="lanczos",
+        converged=residual <= tolerance * value,
+        vector=hessian.lift(vector),
     )
 
 
@@ -155,7 +160,14 @@ def _rayleigh(hessian: Hessian, guess: Float, tolerance: float) -> Sharpness:
     residual = np.linalg.norm(image - value[:, None] * vector, axis=1)
     ones = np.ones(hessian.networks, dtype=np.int64)
     converged = residual <= tolerance * value
-    return Sharpness(value, residual, ones, "spectrum", converged, hessian.lift(vector))
+    return Sharpness(
+        value=value,
+        residual=residual,
+        products=ones,
+        method="spectrum",
+        converged=converged,
+        vector=hessian.lift(vector),
+    )
 
 
 def _dense(hessian: Hessian, ensemble: Ensemble, tolerance: float) -> Sharpness:
@@ -177,7 +189,14 @@ def _dense(hessian: Hessian, ensemble: Ensemble, tolerance: float) -> Sharpness:
     # Rounding of a full eigendecomposition is relative to the largest |eigenvalue|.
     scale = np.abs(values).max(axis=1)
     converged = residual <= np.maximum(tolerance * values[:, -1], 1e-15 * n * scale)
-    return Sharpness(values[:, -1], residual, products, "dense", converged, vector)
+    return Sharpness(
+        value=values[:, -1],
+        residual=residual,
+        products=products,
+        method="dense",
+        converged=converged,
+        vector=vector,
+    )
 
 
 def _mix(hessian: Hessian, guess: Float | None) -> Float:

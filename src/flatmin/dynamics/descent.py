@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Event, Lock
 from typing import Any
 
@@ -298,10 +298,9 @@ def _replaced(
         for name, values in again.trace.values.items():
             trace.values[name][: len(values), passing] = values
     ensemble = Ensemble.from_flat(first.ensemble.architecture, flat)
-    return Outcome(
-        ensemble, state, steps, excess, distance, gradient,
-        first.goal, learned, first.period, first.more_steps, trace,
-        momentum=first.momentum, velocity=velocity,
+    return replace(
+        first, ensemble=ensemble, state=state, steps=steps, excess_risk=excess, distance=distance,
+        gradient=gradient, learned=learned, trace=trace, velocity=velocity,
     )  # fmt: skip
 
 
@@ -548,17 +547,17 @@ class _Run:
         parameters = self._architecture.parameters
         velocity = self._flat[:, parameters:].astype(float)
         return Outcome(
-            Ensemble.from_flat(self._architecture, self._weights().astype(float)),
-            state.astype("<U11"),
-            (self._budget - self._left).astype(np.int64),
-            self._excess,
-            self._distance,
-            np.sqrt(self._gradient),
-            goal,
-            self._excess <= goal,
-            np.zeros(count, dtype=np.int64),
-            np.full(count, np.nan),
-            trace,
+            ensemble=Ensemble.from_flat(self._architecture, self._weights().astype(float)),
+            state=state.astype("<U11"),
+            steps=(self._budget - self._left).astype(np.int64),
+            excess_risk=self._excess,
+            distance=self._distance,
+            gradient=np.sqrt(self._gradient),
+            goal=goal,
+            learned=self._excess <= goal,
+            period=np.zeros(count, dtype=np.int64),
+            more_steps=np.full(count, np.nan),
+            trace=trace,
             momentum=self._momentum,
             velocity=None if self._momentum is None else velocity,
         )

@@ -283,18 +283,18 @@ class _Flow:
         idle = passes_nothing(self._task, final, excess, gradient)
         arrived = field(kernel.STATE) == kernel.CONVERGED
         return Outcome(
-            final,
-            flow_endings(arrived, excess, gradient, time, idle),
-            field(kernel.ACCEPTED).astype(np.int64),
-            excess,
-            distance,
-            gradient,
-            goal,
-            excess <= goal,
-            np.zeros(n, dtype=np.int64),
-            np.full(n, np.nan),
-            self._trace(),
-            {
+            ensemble=final,
+            state=flow_endings(arrived, excess, gradient, time, idle),
+            steps=field(kernel.ACCEPTED).astype(np.int64),
+            excess_risk=excess,
+            distance=distance,
+            gradient=gradient,
+            goal=goal,
+            learned=excess <= goal,
+            period=np.zeros(n, dtype=np.int64),
+            more_steps=np.full(n, np.nan),
+            trace=self._trace(),
+            extras={
                 "time": time,
                 "drift": moved,
                 "error": field(kernel.ERROR),

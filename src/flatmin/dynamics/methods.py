@@ -7,14 +7,14 @@
 | nesterov   | V <- beta V - eta g, W <- W + beta V - eta g | 2 (1 + beta)/((1 + 2 beta) eta) |
 | flow       | dW/dt = -g                                   | none                            |
 
-Here g is the gradient at W; `momentum` derives the edges. A learning rate is one number or one per
-network.
+Here g is the gradient at W; `momentum` derives the edges. A learning rate is one number, one per
+network, or text as `resolve_rate` understands it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -30,7 +30,9 @@ from flatmin.dynamics.momentum import Momentum
 from flatmin.dynamics.outcome import Outcome
 from flatmin.dynamics.recording import Recording
 from flatmin.lanes.tableau import SIZE
+from flatmin.network.architecture import Architecture
 from flatmin.network.ensemble import Ensemble
+from flatmin.theory.prediction import resolve_rate
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,14 @@ class GradientDescent:
     continuous: ClassVar[bool] = False
     edge_formula: ClassVar[str] = "2/eta"
     edge_label: ClassVar[str] = "2 / learning rate"
+
+    def resolved(self, regression: Regression, architecture: Architecture) -> Self:
+        """The method with its learning rate as a number, for these data: "0.5critical" is one."""
+        if not isinstance(self.learning_rate, str):
+            return self
+        depth, norm = architecture.depth, architecture.output_norm
+        rate = resolve_rate(self.learning_rate, regression, depth, norm, self.reach)
+        return replace(self, learning_rate=rate)
 
     @property
     def velocity_rule(self) -> Momentum | None:
@@ -88,10 +98,11 @@ class GradientDescent:
         progress: Progress | None = None,
     ) -> Outcome:
         """Every network of an ensemble, to its end."""
+        regression = problem.regression() if isinstance(problem, Samples) else problem
         return descend(
             problem,
             ensemble,
-            self.learning_rate,
+            self.resolved(regression, ensemble.architecture).learning_rate,
             steps,
             momentum=self.velocity_rule,
             recording=recording,
@@ -160,6 +171,10 @@ class GradientFlow:
     cost: ClassVar[float] = float(SIZE)
     edge_formula: ClassVar[str] = ""
     edge_label: ClassVar[str] = ""
+
+    def resolved(self, regression: Regression, architecture: Architecture) -> Self:
+        """Itself: there is no learning rate."""
+        return self
 
     def describe(self) -> str:
         """In words, for a title."""

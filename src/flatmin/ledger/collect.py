@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from flatmin.core.arrays import Float
-from flatmin.curvature import sharpness
+from flatmin.curvature import Sharpness, sharpness
 from flatmin.data.regression import Regression
 from flatmin.data.samples import Samples
 from flatmin.dynamics.endings import State
@@ -30,14 +30,17 @@ def evidence_of(
     learning_rate: Any = None,
     names: Any = (),
     reach: float = 2.0,
+    found: Sharpness | None = None,
 ) -> Evidence:
-    """What an outcome shows. Runs that diverged are left out."""
+    """What an outcome shows; `found` is its sharpness if known. Runs that diverged are left out."""
     regression = problem.regression() if isinstance(problem, Samples) else problem
     architecture, count = initial.architecture, len(initial)
     kept = np.asarray(outcome.state != State.DIVERGED.value)
     flat = np.where(kept[:, None], outcome.ensemble.flat(), 0.0)
     final = Ensemble.from_flat(architecture, flat)
-    found = sharpness(problem if not architecture.linear else regression, final, tolerance=1e-10)
+    if found is None:
+        rows = problem if not architecture.linear else regression
+        found = sharpness(rows, final, tolerance=1e-10)
     scene = task(regression, architecture)
     layers, start = final.layers(), initial.layers()
     if learning_rate is not None:
@@ -50,8 +53,8 @@ def evidence_of(
         settled=outcome.settled,
         steps=outcome.steps.astype(float),
         excess=np.where(kept, outcome.excess_risk, np.nan),
-        sharpness=np.asarray(found.value),
-        residual=np.asarray(found.residual),
+        sharpness=np.atleast_1d(found.value),
+        residual=np.atleast_1d(found.residual),
         trace=_trace(outcome, count),
         last={name: LAYER_MEASURES[name](layers, start, scene) for name in LAST},
         learning_rate=learning_rate,

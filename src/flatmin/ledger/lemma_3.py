@@ -226,13 +226,13 @@ def _record(s: float, curves: list[Curve]) -> Record:
     chosen = [curve for curve in curves if curve.verdict is verdict]
     slack, i, curve, measured = min(map(_tightest, chosen), key=lambda found: found[0])
     return Record(
-        STATEMENT,
-        _hypothesis(curves),
-        verdict,
-        float(curve.bound[i]),
-        measured,
-        slack,
-        f"d = {curve.d}, L = {curve.L}, u = {curve.us[i]:g}",
+        statement=STATEMENT,
+        hypothesis=_hypothesis(curves),
+        verdict=verdict,
+        bound=float(curve.bound[i]),
+        measured=measured,
+        slack=slack,
+        at=f"d = {curve.d}, L = {curve.L}, u = {curve.us[i]:g}",
         room=0.0,
         violations=int(curve.at_least[i]) if verdict is Verdict.VIOLATED else 0,
         **fields,

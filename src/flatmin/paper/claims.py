@@ -7,14 +7,14 @@ are too few to tell, the claim is undecided and says what it needs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import ge, gt, le, lt
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from flatmin.core.plain import Plain
+from flatmin.core.shown import Shown
 from flatmin.core.statistics import median_interval
 from flatmin.data.regression import Regression
 from flatmin.paper.measures import PAPER_SLOPE, PAPER_SLOPE_ERROR, finished, gap_line
@@ -37,8 +37,7 @@ FEWEST = 6
 SHARE_RUNS = 10
 
 
-@dataclass(frozen=True)
-class Claim(Plain):
+class Claim(Shown, eq=True):
     """One statement about a figure, what it expects, what was measured, and the verdict.
 
     `needs` is what would decide an undecided claim.
@@ -59,9 +58,14 @@ def judge(
 ) -> Claim:
     """A claim with its verdict; a measurement that does not exist fails."""
     exists = bool(np.isfinite(measured))
-    verdict = HOLDS if ok and exists else FAILS
     return Claim(
-        id, figure, statement, expected, float(measured) if exists else None, tolerance, verdict
+        id=id,
+        figure=figure,
+        statement=statement,
+        expected=expected,
+        measured=float(measured) if exists else None,
+        tolerance=tolerance,
+        verdict=HOLDS if ok and exists else FAILS,
     )
 
 

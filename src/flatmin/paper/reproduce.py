@@ -45,7 +45,13 @@ def reproduce(
     unpaid = dict(seconds)
     sections = [_section(directory, item, tables, preset, unpaid, say) for item in items]
     beyond_sections = [_section(directory, item, tables, preset, unpaid, say) for item in extra]
-    report = Report(preset, sections, beyond_sections, seconds, time.perf_counter() - begin)
+    report = Report(
+        preset=preset,
+        paper=sections,
+        beyond=beyond_sections,
+        study_seconds=seconds,
+        seconds=time.perf_counter() - begin,
+    )
     report.write(directory)
     return report
 
