@@ -269,7 +269,7 @@ def test_a_study_of_descent(studies: dict[str, Path]) -> None:
     np.testing.assert_array_equal(runs.steps, again.steps)
     np.testing.assert_array_equal(runs.excess, again.excess_risk)
     for name in quantities:
-        values = again.trace.values[name]
+        values = again.recorded.values[name]
         length = len(runs.trace[name])
         np.testing.assert_array_equal(runs.trace[name], values[:length])
     records = check([runs])

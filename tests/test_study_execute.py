@@ -218,7 +218,7 @@ def test_traces_are_those_of_the_engine():
     arch = Architecture.mlp(5, 5)
     start = initialise(arch, "gaussian", 0.5, 3, [run.address() for run in runs])
     recording = Recording(50, study.record.quantities)
-    trace = descend(paper_samples().regression(), start, 0.1, 400, recording=recording).trace
+    trace = descend(paper_samples().regression(), start, 0.1, 400, recording=recording).recorded
     found = traces.to_pandas()
     for place, run in enumerate(runs):
         part = found[found.run == run.index].reset_index(drop=True)

@@ -25,7 +25,7 @@ from flatmin.curvature.lanczos import lanczos
 from flatmin.curvature.linear import LinearHessian
 from flatmin.curvature.multivariate import MultivariateHessian
 from flatmin.curvature.nonlinear import NonlinearHessian
-from flatmin.curvature.operators import Hessian
+from flatmin.curvature.operators import Hessian, HessianOperator
 from flatmin.curvature.record import Sharpness
 from flatmin.data.regression import Regression
 from flatmin.data.samples import Samples
@@ -97,6 +97,21 @@ def minimiser_spectrum(
     values = hessian_at(problem, ensemble).spectrum()[0]  # type: ignore[attr-defined]
     result: Float = values[0] if single else values
     return result
+
+
+def hessian(
+    problem: Regression | Samples, weights: Weights, p: ArrayLike | None = None
+) -> HessianOperator:
+    """The Hessian of the mean squared error at one network's weights, as an operator.
+
+    >>> from flatmin.data.generators import gaussian_samples
+    >>> data = gaussian_samples(n=50, d=2, seed=0).regression()
+    >>> operator = hessian(data, [np.eye(2), np.ones((1, 2))])
+    >>> operator.shape, operator.to_scipy().shape
+    ((6, 6), (6, 6))
+    """
+    ensemble, _ = _as_ensemble(problem, weights, p)
+    return HessianOperator(hessian_at(problem, ensemble), ensemble.architecture.parameters)
 
 
 def hessian_at(problem: Regression | Samples, ensemble: Ensemble) -> Hessian:

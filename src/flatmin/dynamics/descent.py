@@ -230,7 +230,7 @@ def _watched(
     budget = np.full(len(runs), float(steps))
     after = _Run(patient, scene, architecture, state, rates[runs], budget, watch, momentum)
     after.finish(threads, None)
-    seen = after.outcome(outcome.goal).trace
+    seen = after.outcome(outcome.goal).recorded
     assert seen is not None
     return seen
 
@@ -279,7 +279,7 @@ def _replaced(
     """The first outcome with the passing runs taken from the second."""
     near = again.gradient <= first.gradient[passing]
     settled = near & ~_unstable(problem, again.ensemble, allowed[passing], near)
-    flat, trace = first.ensemble.flat(), first.trace
+    flat, trace = first.ensemble.flat(), first.recorded
     flat[passing] = again.ensemble.flat()
     state, steps, excess, distance, gradient = (
         np.array(getattr(first, name))
@@ -294,13 +294,13 @@ def _replaced(
     if velocity is not None:
         velocity[passing] = again.velocity
     if trace is not None:
-        assert again.trace is not None
-        for name, values in again.trace.values.items():
+        assert again.recorded is not None
+        for name, values in again.recorded.values.items():
             trace.values[name][: len(values), passing] = values
     ensemble = Ensemble.from_flat(first.ensemble.architecture, flat)
     return replace(
         first, ensemble=ensemble, state=state, steps=steps, excess_risk=excess, distance=distance,
-        gradient=gradient, learned=learned, trace=trace, velocity=velocity,
+        gradient=gradient, learned=learned, recorded=trace, velocity=velocity,
     )  # fmt: skip
 
 
@@ -557,7 +557,7 @@ class _Run:
             learned=self._excess <= goal,
             period=np.zeros(count, dtype=np.int64),
             more_steps=np.full(count, np.nan),
-            trace=trace,
+            recorded=trace,
             momentum=self._momentum,
             velocity=None if self._momentum is None else velocity,
         )

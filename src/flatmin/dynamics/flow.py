@@ -293,7 +293,7 @@ class _Flow:
             learned=excess <= goal,
             period=np.zeros(n, dtype=np.int64),
             more_steps=np.full(n, np.nan),
-            trace=self._trace(),
+            recorded=self._trace(),
             extras={
                 "time": time,
                 "drift": moved,

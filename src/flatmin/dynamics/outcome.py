@@ -18,6 +18,7 @@ from flatmin.dynamics.recording import Trace
 from flatmin.network.ensemble import Ensemble
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.figure import Figure
 
 
@@ -41,7 +42,7 @@ class Outcome(Shown):
     learned: Yes
     period: Whole
     more_steps: Float
-    trace: Trace | None = None
+    recorded: Trace | None = None
     extras: dict[str, Float] = field(default_factory=dict)
     momentum: Momentum | None = None
     velocity: Float | None = None
@@ -76,10 +77,24 @@ class Outcome(Shown):
         """What was recorded of one run: distance and risk, sharpness, layers."""
         from flatmin.dynamics.figures import training_figure
 
-        if self.trace is None:
-            raise SettingError("nothing was recorded; run with recording=Recording(every=...)")
         title = f"network {network}, depth {self.ensemble.architecture.depth}"
-        return training_figure(self.trace.frame(network), title, None, None)
+        return training_figure(self._recorded().frame(network), title, None, None)
+
+    @property
+    def trace(self) -> pd.DataFrame:
+        """What was recorded, a row a record; of several networks with the column `network`."""
+        import pandas as pd
+
+        found = self._recorded()
+        if len(self.ensemble) == 1:
+            return found.frame()
+        frames = [found.frame(i) for i in range(len(self.ensemble))]
+        return pd.concat(frames, keys=range(len(frames)), names=["network"]).reset_index(0)
+
+    def _recorded(self) -> Trace:
+        if self.recorded is None:
+            raise SettingError("nothing was recorded; run with recording=Recording(every=...)")
+        return self.recorded
 
     @property
     def settled(self) -> Yes:

@@ -224,9 +224,7 @@ class Training(Shown):
     @property
     def trace(self) -> pd.DataFrame:
         """What was recorded along the run."""
-        assert self.outcome.trace is not None
-        frame: pd.DataFrame = self.outcome.trace.frame()
-        return frame
+        return self.outcome.trace
 
     def plot(self) -> Figure:
         """The run: distance and risk, sharpness with 2/eta and S_min, layers."""

@@ -69,9 +69,9 @@ def evidence_of(
 
 def _trace(outcome: Outcome, count: int) -> dict[str, Float]:
     """The recorded quantities; of a descent, `step` as well."""
-    if outcome.trace is None:
+    if outcome.recorded is None:
         return {}
-    values = dict(outcome.trace.values)
+    values = dict(outcome.recorded.values)
     if "time" not in values:
-        values["step"] = np.repeat(outcome.trace.step[:, None].astype(float), count, axis=1)
+        values["step"] = np.repeat(outcome.recorded.step[:, None].astype(float), count, axis=1)
     return values

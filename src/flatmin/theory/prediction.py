@@ -165,26 +165,15 @@ def predict(regression: Regression, depth: int, output_norm: float = 1.0) -> Pre
     )
 
 
-def resolve_rate(
-    rate: float | str,
-    regression: Regression,
-    depth: int,
-    output_norm: float = 1.0,
-    reach: float = 2.0,
-) -> float:
-    """A learning rate as people write it: a number, "critical", or a multiple as "0.5critical".
+def check_rate(rate: object) -> tuple[float, bool]:
+    """A learning rate as people write it, and whether it is a multiple of the critical one.
 
-    The critical rate is the one at which a method's edge is S_min: `reach`/S_min, where `reach` is
-    2 without momentum.
-
-    >>> from flatmin.data.generators import gaussian_samples
-    >>> data = gaussian_samples(seed=0).regression()
-    >>> resolve_rate("0.5critical", data, depth=10) == 0.5 * predict(data, 10).critical_rate
-    True
+    >>> check_rate(0.1), check_rate("critical"), check_rate("0.5critical")
+    ((0.1, False), (1.0, True), (0.5, True))
     """
     factor, multiple, rest = str(rate).partition("critical")
     try:
-        value = float(factor or 1.0) if multiple and not rest else float(rate)
+        value = float(factor or "1") if multiple and not rest else float(rate)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         value = 0.0
     if not 0.0 < value < float("inf"):
@@ -192,6 +181,22 @@ def resolve_rate(
             "learning_rate must be a positive number, or a multiple of the critical one such as "
             f"0.5critical, got {rate!r}"
         )
+    return value, bool(multiple)
+
+
+def resolve_rate(
+    rate: float | str,
+    regression: Regression,
+    depth: int,
+    output_norm: float = 1.0,
+    reach: float = 2.0,
+) -> float:
+    """A learning rate as a number; see `check_rate`.
+
+    The critical rate is the one at which a method's edge is S_min: `reach`/S_min, where `reach` is
+    2 without momentum.
+    """
+    value, multiple = check_rate(rate)
     if not multiple:
         return value
     return value * reach / minimal_sharpness(regression, depth, output_norm).exact
