@@ -310,9 +310,9 @@ def test_an_interrupt_stops_within_a_moment():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"learning_rate": 0.0}, "learning rate must be a positive number"),
-        ({"learning_rate": -1.0}, "learning rate must be"),
-        ({"learning_rate": float("nan")}, "learning rate must be"),
+        ({"learning_rate": 0.0}, "learning_rate must be a positive number"),
+        ({"learning_rate": -1.0}, "learning_rate must be"),
+        ({"learning_rate": float("nan")}, "learning_rate must be"),
         ({"learning_rate": [0.1, 0.2]}, "one number or one per network"),
         ({"steps": 0}, "steps must be a whole number"),
         ({"steps": 2.5}, "steps must be"),

@@ -30,7 +30,6 @@ end, and taken on where the run is continued. Wherever 2 stands above, it is the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from threading import Event, Lock
 from typing import Any
@@ -42,6 +41,7 @@ from flatmin.core.arrays import Float, Whole, Yes
 from flatmin.core.checks import check_choice, check_count, check_positive
 from flatmin.core.errors import SettingError
 from flatmin.core.memory import check_memory
+from flatmin.core.progress import Advance, advancing
 from flatmin.core.threads import over_each, thread_count
 from flatmin.curvature import minimiser_spectrum, sharpness
 from flatmin.data.regression import Regression
@@ -65,7 +65,7 @@ from flatmin.lanes.traced_descent import COLUMNS, SHARPNESS_COLUMNS
 from flatmin.network.architecture import Architecture
 from flatmin.network.ensemble import Ensemble, laid_out, lane_count
 
-Progress = Callable[[int], None]
+Progress = Advance
 
 MAX_STEPS = 10**12
 _ROUNDS = (256, 1024, 4096, 16384)
@@ -90,7 +90,7 @@ def descend(
     observe_ends: bool = True,
     precision: str = "float64",
     threads: int | None = None,
-    progress: Progress | None = None,
+    progress: bool | Progress | None = None,
 ) -> Outcome:
     """Gradient descent W <- W - eta grad R(W) of every network of an ensemble.
 
@@ -100,7 +100,7 @@ def descend(
     excess risk is at most `learned_at` of that of w = 0; with `until_learned` it ends there, at the
     next multiple of 16 steps. Without `observe_ends`, ends are taken as they come: a run that used
     up its steps has the state `learning`, and one that stopped is not checked for eta S <= 2.
-    `progress` is called with the number of network steps just taken or saved.
+    `progress` is told the number of network steps just taken or saved; True shows a bar.
 
     >>> from flatmin.data.generators import gaussian_samples
     >>> from flatmin.network.architecture import Architecture
@@ -111,7 +111,7 @@ def descend(
     10
     """
     count = len(ensemble)
-    rates = _per_network("learning rate", learning_rate, count, check_positive)
+    rates = _per_network("learning_rate", learning_rate, count, check_positive)
     budget = _per_network(
         "steps", steps, count, lambda name, value: check_count(name, value, MAX_STEPS)
     )
@@ -128,7 +128,8 @@ def descend(
     if momentum is not None:
         state = np.hstack([state, _initial_velocity(velocity, state)])
     run = _Run(backend, scene, ensemble.architecture, state, rates, budget, recording, momentum)
-    run.finish(threads or thread_count(), progress)
+    with advancing(progress, "descent", int(budget.sum())) as advance:
+        run.finish(threads or thread_count(), advance)
     outcome = run.outcome(goal)
     reach = 2.0 if momentum is None else momentum.reach
     if until_learned:

@@ -95,7 +95,7 @@ class GradientDescent:
         tolerance: float | None = None,
         learned_at: float = LEARNED_AT,
         threads: int | None = None,
-        progress: Progress | None = None,
+        progress: bool | Progress | None = None,
     ) -> Outcome:
         """Every network of an ensemble, to its end."""
         regression = problem.regression() if isinstance(problem, Samples) else problem
@@ -190,7 +190,7 @@ class GradientFlow:
         tolerance: float | None = None,
         learned_at: float = LEARNED_AT,
         threads: int | None = None,
-        progress: Progress | None = None,
+        progress: bool | Progress | None = None,
     ) -> Outcome:
         """Every network of an ensemble, to its end; all have one limit of steps."""
         return flow(

@@ -14,7 +14,7 @@ import numpy as np
 from flatmin.core.files import make_directory, writing
 from flatmin.core.pages import Listing, Page, Remarks, number
 from flatmin.core.plain import json_text
-from flatmin.core.progress import Progress, advancing
+from flatmin.core.progress import Progress
 from flatmin.core.shown import Shown
 from flatmin.curvature import Sharpness, sharpness
 from flatmin.data.regression import Regression
@@ -319,15 +319,14 @@ def train(
         recordable(architecture),
         sharpness_steps=_sharpness_steps(architecture, every, steps),
     )
-    with advancing(progress, "training", steps) as advance:
-        outcome = method.run(
-            problem,
-            initial,
-            steps=steps,
-            learned_at=learned_at,
-            recording=recording,
-            progress=advance,
-        )
+    outcome = method.run(
+        problem,
+        initial,
+        steps=steps,
+        learned_at=learned_at,
+        recording=recording,
+        progress=progress,
+    )
     least = None
     if regression.targets == 1 or min(architecture.widths) >= product_rank(regression):
         least = predict(regression, architecture.depth, architecture.output_norm).exact
