@@ -17,7 +17,7 @@ from flatmin.core.shown import Shown
 from flatmin.dynamics.training import Training
 from flatmin.ledger.ledger import Ledger
 from flatmin.study.estimate import Estimate, estimate
-from flatmin.study.runner import Summary
+from flatmin.study.runner import StudyRun
 from flatmin.study.summary import Overview
 from flatmin.theory.prediction import resolve_rate
 
@@ -162,7 +162,7 @@ def test_the_command_prints_the_record(records, table, folder, monkeypatch, caps
     again = printed("study", "run", folder / "small.toml", "--out", folder / "study")
     timeless = [line for line in again.splitlines() if "finished" in line or "Folder" in line]
     assert timeless
-    assert set(timeless) <= set(str(only(records, Summary)).splitlines())
+    assert set(timeless) <= set(str(only(records, StudyRun)).splitlines())
     counted = printed("study", "check", folder / "small.toml", "--threads", "1").splitlines()
     assert [line for line in counted if "Runs" in line or "steps" in line or "Shards" in line] == [
         line
@@ -186,13 +186,13 @@ def test_the_command_prints_plain_values(records, table, folder, monkeypatch, ca
 
 
 def test_pictures(records):
-    for kind in (flatmin.Forecast, flatmin.Prediction, Training, Ledger, Summary, flatmin.Results):
+    for kind in (flatmin.Forecast, flatmin.Prediction, Training, Ledger, StudyRun, flatmin.Results):
         assert only(records, kind).plot().axes
     assert only(records, flatmin.RateCurve).plot().axes
 
 
 def test_results_are_frames(records):
-    summary = only(records, Summary)
+    summary = only(records, StudyRun)
     assert len(summary.runs) == 8
     assert set(summary.runs["scale"]) == {0.3, 0.5}
     trace = only(records, Training).trace

@@ -45,7 +45,7 @@ def call(monkeypatch, capsys):
     return call
 
 
-def run(directory: Path, **options) -> tuple[runner.Summary, list[str]]:
+def run(directory: Path, **options) -> tuple[runner.StudyRun, list[str]]:
     notes: list[str] = []
     return runner.run_study(STUDY, directory, note=notes.append, **options), notes
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from flatmin.core.errors import DataError as DataError
     from flatmin.core.errors import FlatminError as FlatminError
     from flatmin.core.errors import SettingError as SettingError
+    from flatmin.curvature import HessianOperator as HessianOperator
     from flatmin.curvature import Sharpness as Sharpness
     from flatmin.curvature import hessian as hessian
     from flatmin.curvature import minimiser_spectrum as minimiser_spectrum
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from flatmin.network.ensemble import Ensemble as Ensemble
     from flatmin.network.initialisation import initialise as initialise
     from flatmin.study.results import Results as Results
+    from flatmin.study.runner import StudyRun as StudyRun
     from flatmin.study.runner import run_study as run_study
     from flatmin.study.spec import Study as Study
     from flatmin.theory.certificate import Certificate as Certificate
@@ -64,7 +66,7 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "core.errors": "DataError FlatminError SettingError",
-    "curvature": "Sharpness hessian minimiser_spectrum sharpness",
+    "curvature": "HessianOperator Sharpness hessian minimiser_spectrum sharpness",
     "data.generators": "gaussian_samples spectrum_samples whitened_samples",
     "data.preparation": "Preparation",
     "data.regression": "Regression read_regression",
@@ -86,7 +88,7 @@ _NAMES = {
     "network.ensemble": "Ensemble",
     "network.initialisation": "initialise",
     "study.results": "Results",
-    "study.runner": "run_study",
+    "study.runner": "StudyRun run_study",
     "study.spec": "Study",
     "theory.certificate": "Certificate certify",
     "theory.flattest_depth": "flattest_depth",

@@ -12,7 +12,7 @@ from flatmin.cli import options
 from flatmin.cli.output import show
 
 if TYPE_CHECKING:
-    from flatmin.study.runner import Summary
+    from flatmin.study.runner import StudyRun
 
 _MOST_FAILURES = 10
 
@@ -63,7 +63,7 @@ def _leave(out: str) -> None:
     os._exit(130)
 
 
-def _print_failures(summary: Summary, whole: bool) -> None:
+def _print_failures(summary: StudyRun, whole: bool) -> None:
     """One line for each failed shard; its traceback too if it was run alone."""
     for failure in summary.failures[:_MOST_FAILURES]:
         if whole:

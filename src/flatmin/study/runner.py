@@ -47,7 +47,7 @@ class Status:
     counts: Counter[str] = field(default_factory=Counter)
 
 
-class Summary(Results):
+class StudyRun(Results):
     """A study after a call of `run_study`; `steps` and the times are those of this call.
 
     `seconds` is the time in which shards were run, `other_seconds` that of starting and ending.
@@ -69,7 +69,7 @@ class Summary(Results):
 
     def __repr__(self) -> str:
         place = f"directory={str(self.directory)!r}"
-        return f"Summary(finished={self.finished}, total_runs={self.total_runs}, {place})"
+        return f"StudyRun(finished={self.finished}, total_runs={self.total_runs}, {place})"
 
     def contents(self) -> dict[str, Any]:
         """The counts, without what only serves the program."""
@@ -132,7 +132,7 @@ def run_study(
     spec: str | None = None,
     progress: bool | Callable[[Status], None] | None = None,
     note: Note | None = None,
-) -> Summary:
+) -> StudyRun:
     """Run what is missing of a study, and write it to its directory, or to a temporary one.
 
     By default `threads` of this process (all cores) do the work; `workers` starts that many Dask
@@ -173,7 +173,7 @@ def run_study(
                         course.failed(shard)
                 seconds = time.perf_counter() - started
     status = course.status
-    return Summary(
+    return StudyRun(
         directory=folder,
         finished=sum(len(shard) for shard in shards if shard.id in course.done),
         total_runs=sum(len(shard) for shard in shards),

@@ -127,8 +127,7 @@ class Study(Section):
     @property
     def data(self) -> Regression | Samples:
         """The data of `problem.file`."""
-        if self._data is None:
-            raise SettingError("the data file of this study has not been read: use read_spec")
+        assert self._data is not None
         return self._data
 
     def canonical(self) -> str:
