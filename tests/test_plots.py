@@ -117,3 +117,8 @@ def test_records_draw_themselves():
     assert [panel.get_ylabel() for panel in little.axes] == ["distance and excess risk"]
     with pytest.raises(SettingError, match="nothing was recorded"):
         descend(data, run.initial, 0.02, 10).plot()
+
+
+def test_a_notebook_shows_a_figure_without_pyplot():
+    shown = predict(paper_samples().regression(), 3).plot()._repr_png_()
+    assert shown.startswith(b"\x89PNG")
