@@ -30,6 +30,9 @@ def train(
     activation: Annotated[str, typer.Option(help="linear, gelu-tanh, gelu-erf, tanh, ...")] = (
         "linear"
     ),
+    biases: Annotated[
+        bool, typer.Option("--biases", help="A bias beside every layer, from 0.")
+    ] = False,
     init: Annotated[
         str,
         typer.Option(
@@ -79,6 +82,7 @@ def train(
         depth,
         width=width,
         activation=activation,
+        biases=biases,
         init=init,
         scale=scale,
         learning_rate=learning_rate,

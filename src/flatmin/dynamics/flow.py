@@ -23,9 +23,12 @@ from flatmin.curvature.linear import backward
 from flatmin.data.regression import Regression
 from flatmin.dynamics.descent import Progress
 from flatmin.dynamics.endings import LEARNED_AT, check_share, flow_endings
-from flatmin.dynamics.measures import LAYER_MEASURES, drift, passes_nothing, task
+from flatmin.dynamics.flow_batched import BatchedFlow
+from flatmin.dynamics.measures import LAYER_MEASURES, below_saddles, drift, passes_nothing, task
 from flatmin.dynamics.outcome import Outcome
 from flatmin.dynamics.recording import Recording, Trace
+from flatmin.lanes import flow as kernel
+from flatmin.network.architecture import Family
 from flatmin.network.ensemble import Ensemble
 
 Settings = tuple[float, float, float, float, float]
@@ -46,7 +49,7 @@ def flow(
     *,
     rtol: float = RTOL,
     atol: float | None = None,
-    tolerance: float = TOLERANCE,
+    tolerance: float | None = None,
     end: float = float("inf"),
     max_steps: int = MAX_STEPS,
     learned_at: float = LEARNED_AT,
@@ -54,31 +57,30 @@ def flow(
     threads: int | None = None,
     progress: bool | Progress | None = None,
 ) -> Outcome:
-    """Gradient flow until |grad| <= tolerance at a minimiser, time `end`, or `max_steps`.
+    """Gradient flow until |grad| <= tolerance (1e-10) at a minimiser, `end`, or `max_steps`.
 
     `recording.every` counts steps of the integrator (accepted or not). The outcome's `extras` hold
     `time`, `drift` (of Lemma 1's invariants), `error` (the sum of local error estimates) and
     `rejected`.
     """
     architecture = ensemble.architecture
-    if not architecture.linear:
+    if architecture.family not in INTEGRATORS:
         raise SettingError(
             "gradient flow is for linear networks with one output or several, "
-            f"got activation {architecture.activation_name!r}"
+            f"got {architecture.beyond}"
         )
-    architecture.check_fits(regression.d, regression.targets)
-    rtol, tolerance = check_positive("rtol", rtol), check_positive("tolerance", tolerance)
+    architecture.check_fits(regression)
+    rtol = check_positive("rtol", rtol)
+    tolerance = check_positive("tolerance", TOLERANCE if tolerance is None else tolerance)
     atol = rtol * ATOL_SHARE if atol is None else check_positive("atol", atol)
     if not end > 0.0:
         raise SettingError(f"end must be a positive time, got {end!r}")
     if recording is not None:
         recording.check_for(architecture)
-    # With several outputs other saddles lie between w = 0 and a minimiser.
-    share = 0.5 if architecture.output is not None else 1e-6
-    settled = share * regression.excess_at_zero
+    settled = below_saddles(regression, architecture)
     goal = check_share("learned_at", learned_at) * regression.excess_at_zero
     settings = (rtol, atol, tolerance, settled, float(check_count("max_steps", max_steps)))
-    integrator = _integrator(regression, ensemble, settings, float(end))
+    integrator = INTEGRATORS[architecture.family](regression, ensemble, settings, float(end))
     run = _Flow(regression, ensemble, integrator, recording)
     with advancing(progress, "flow", int(max_steps) * len(ensemble)) as advance:
         run.finish(threads or thread_count(), advance)
@@ -109,16 +111,6 @@ class _Integrator(Protocol):
         ...
 
 
-def _integrator(
-    regression: Regression, ensemble: Ensemble, settings: Settings, end: float
-) -> _Integrator:
-    if ensemble.architecture.output is not None:
-        return _Lanes(regression, ensemble, settings, end)
-    from flatmin.dynamics.flow_batched import BatchedFlow
-
-    return BatchedFlow(regression, ensemble, settings, end)
-
-
 class _Lanes:
     """Networks with one output, advanced by the compiled kernel."""
 
@@ -128,8 +120,6 @@ class _Lanes:
     def __init__(
         self, regression: Regression, ensemble: Ensemble, settings: Settings, end: float
     ) -> None:
-        from flatmin.lanes import flow as kernel
-
         self._regression, self._architecture = regression, ensemble.architecture
         # Networks end at very different steps: narrow blocks leave fewer lanes idle.
         self._weights = Ensemble.from_flat(self._architecture, ensemble.flat(), _LANES).lanes
@@ -145,8 +135,6 @@ class _Lanes:
 
     def advance(self, block: int, steps: int) -> None:
         """At most `steps` attempted steps of every lane of a block that has not ended."""
-        from flatmin.lanes import flow as kernel
-
         lanes = (0.0,) * _LANES
         where = (steps, block, block + 1)
         kernel.flow(lanes, self._weights, *self._shared, self.record, *self._settings, *where)
@@ -159,6 +147,12 @@ class _Lanes:
         """|w - w*|^2 of each network."""
         w = backward(self._architecture.split(flat), self._architecture.p)[0]
         return np.asarray(np.sum((w - self._regression.w_star) ** 2, axis=1))
+
+
+INTEGRATORS: dict[Family, Any] = {
+    Family.ONE_OUTPUT: _Lanes,
+    Family.SEVERAL_OUTPUTS: BatchedFlow,
+}
 
 
 class _Flow:
@@ -204,13 +198,9 @@ class _Flow:
         over_each(work, len(integrator.record), threads)
 
     def _running(self, block: int) -> Yes:
-        from flatmin.lanes import flow as kernel
-
         return np.asarray(self._integrator.record[block, kernel.STATE] == kernel.RUNNING)
 
     def _attempts(self, block: int) -> float:
-        from flatmin.lanes import flow as kernel
-
         record = self._integrator.record[block]
         return float(np.max(record[kernel.ACCEPTED] + record[kernel.REJECTED]))
 
@@ -220,8 +210,6 @@ class _Flow:
 
     def _keep(self, block: int) -> None:
         """One record of a block; networks that ended before it are NaN."""
-        from flatmin.lanes import flow as kernel
-
         recording = self._recording
         assert recording is not None
         members = self._members(block)
@@ -266,8 +254,6 @@ class _Flow:
 
     def outcome(self, goal: float) -> Outcome:
         """The record of the end."""
-        from flatmin.lanes import flow as kernel
-
         n, integrator = len(self._initial), self._integrator
 
         def field(row: int) -> Float:
@@ -282,7 +268,7 @@ class _Flow:
         final = Ensemble.from_flat(self._architecture, flat, _LANES)
         excess, gradient = field(kernel.EXCESS), np.sqrt(field(kernel.GRADIENT))
         time = field(kernel.TIME) + field(kernel.TIME_LOW)
-        idle = passes_nothing(self._task, final, excess, gradient)
+        idle = passes_nothing(self._regression, final, excess, gradient)
         arrived = field(kernel.STATE) == kernel.CONVERGED
         return Outcome(
             ensemble=final,

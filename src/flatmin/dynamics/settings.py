@@ -22,6 +22,7 @@ def train_network(
     *,
     width: int | None = None,
     activation: str = "linear",
+    biases: bool = False,
     init: str = DEFAULT_INIT,
     scale: float = DEFAULT_SCALE,
     learning_rate: float | str | None = None,
@@ -52,7 +53,7 @@ def train_network(
     data = paper_samples("linear") if problem is None else problem
     p = paper_output_vector() if problem is None else None
     network = architecture_for(
-        init, data, depth, width=width, activation=activation, p=p, seed=seed
+        init, data, depth, width=width, activation=activation, biases=biases, p=p, seed=seed
     )
     advice = None
     if learning_rate is None and not flow:

@@ -21,10 +21,11 @@ from flatmin.data.regression import Regression
 from flatmin.data.samples import Samples
 from flatmin.dynamics.edge import EDGE_SHARE, midway, swinging
 from flatmin.dynamics.endings import LEARNED_AT, State, learned_note
-from flatmin.dynamics.methods import GradientDescent, GradientFlow, Method
+from flatmin.dynamics.method import WITHOUT_BIASES
+from flatmin.dynamics.methods import OWN, GradientDescent, GradientFlow, Method
 from flatmin.dynamics.outcome import Outcome
 from flatmin.dynamics.recording import Recording, recordable
-from flatmin.network.architecture import Architecture
+from flatmin.network.architecture import Architecture, Family
 from flatmin.network.ensemble import Ensemble
 from flatmin.network.initialisation import DEFAULT_INIT, DEFAULT_SCALE, initialise
 from flatmin.theory.minimal_sharpness import CONVENTION
@@ -86,8 +87,7 @@ class Training(Shown):
     @property
     def learning_rate(self) -> float | None:
         """eta; none for gradient flow."""
-        rate: Any = self.method.learning_rate
-        return None if rate is None else float(rate)
+        return None if self.method.continuous else float(self.method.learning_rate)
 
     @property
     def edge(self) -> float | None:
@@ -98,6 +98,14 @@ class Training(Shown):
     def learned(self) -> bool:
         """Whether the excess risk is at most `learned_at` of that of w = 0."""
         return bool(self.outcome.learned[0])
+
+    @property
+    def about_least(self) -> str:
+        """What S_min means for a network that is not linear; empty for one that is."""
+        if self.architecture.biases:
+            return WITHOUT_BIASES
+        of_others = "S_min is that of linear networks of the same depth"
+        return "" if self.architecture.linear else of_others
 
     def interpretation(self) -> str:
         """What happened, in two sentences or three."""
@@ -138,8 +146,8 @@ class Training(Shown):
         return f"Oscillates {kind} and does not settle{share}{self._beyond()}."
 
     def _stalled(self) -> str:
-        why = "a saddle" if self.architecture.linear else "a saddle, or dead units"
-        return f"Stalled far from the minimum: next to no gradient ({why})."
+        dead = "" if self.architecture.linear else ", or dead units"
+        return f"Stalled far from the minimum: next to no gradient (a saddle{dead})."
 
     def _diverged(self) -> str:
         return f"Diverged at step {int(self.outcome.steps[0])}{self._beyond()}."
@@ -155,7 +163,7 @@ class Training(Shown):
 
     def contents(self) -> dict[str, Any]:
         """The run and its settings; what does not exist is None."""
-        outcome, rule = self.outcome, self.method.velocity_rule
+        outcome, settings = self.outcome, self.method.settings()
         extras = {name: values[0] for name, values in outcome.extras.items()}
         return {
             "state": self.state,
@@ -177,19 +185,20 @@ class Training(Shown):
             "edge": self.edge,
             "learning_rate": self.learning_rate,
             "method": self.method.name,
-            "momentum": None if rule is None else rule.beta,
+            **{name: settings.get(name) for name in OWN},
             "invariant_drift": extras.get("drift"),
             "integration_error": extras.get("error"),
             "depth": self.architecture.depth,
             "widths": self.architecture.widths,
             "activation": self.architecture.activation_name,
+            "biases": self.architecture.biases,
             "init": self.init,
             "scale": self.scale,
             "seed": self.seed,
             "preparation": self.regression.preparation,
             "interpretation": self.interpretation(),
             "convention": CONVENTION,
-            "notes": self.regression.notes(),
+            "notes": [*self.regression.notes(), *([self.about_least] if self.about_least else [])],
         }
 
     def page(self) -> Page:
@@ -215,8 +224,8 @@ class Training(Shown):
         data = self.regression
         notes = [*data.preparation, f"sharpness: {CONVENTION}", learned_note(self.learned_at)]
         notes += data.notes()
-        if not self.architecture.linear:
-            notes.append("S_min is that of linear networks of the same depth")
+        if self.about_least:
+            notes.append(self.about_least)
         advice: Page = [] if self.advice is None else [Remarks(self.advice.reason)]
         report = Remarks(self.interpretation(), notes)
         return [*advice, Listing(("After training", ""), rows), report]
@@ -262,9 +271,15 @@ class Training(Shown):
         return list(paths.values())
 
     def _arrays(self, ensemble: Ensemble) -> dict[str, Any]:
-        arrays: dict[str, Any] = {f"W{k + 1}": w for k, w in enumerate(ensemble.matrices()[0])}
-        if self.architecture.output is not None:
-            arrays["p"] = self.architecture.p
+        architecture, arrays = self.architecture, {}
+        for k, (layer, (_, columns)) in enumerate(
+            zip(ensemble[0], architecture.shapes, strict=True), start=1
+        ):
+            arrays[f"W{k}"] = layer[:, :columns]
+            if architecture.biases:
+                arrays[f"b{k}"] = layer[:, columns]
+        if architecture.output is not None:
+            arrays["p"] = architecture.p
         return arrays | {"Sigma": self.regression.sigma, "w_star": self.regression.w_star}
 
 
@@ -310,7 +325,7 @@ def train(
     """
     if method is None:
         method = GradientFlow() if learning_rate is None else GradientDescent(learning_rate)
-    regression = problem.regression() if isinstance(problem, Samples) else problem
+    regression = problem.regression()
     method = method.resolved(regression, architecture)
     initial = initialise(architecture, init, scale, seed, [("train",)], regression)
     every = record_every or max(1, 1 if method.continuous else steps // RECORDS)
@@ -328,7 +343,7 @@ def train(
         progress=progress,
     )
     least = None
-    if regression.targets == 1 or min(architecture.widths) >= product_rank(regression):
+    if not architecture.biases and min(architecture.widths) >= product_rank(regression):
         least = predict(regression, architecture.depth, architecture.output_norm).exact
     last = sharpness(problem, outcome.ensemble)[0]
     return Training(
@@ -354,7 +369,7 @@ def _edge_share(
     problem: Regression | Samples, outcome: Outcome, method: Method, last: Sharpness
 ) -> float | None:
     """S over the edge at the end; None for gradient flow and after divergence (see `edge`)."""
-    if method.learning_rate is None or outcome.count(State.DIVERGED):
+    if method.continuous or outcome.count(State.DIVERGED):
         return None
     moving = swinging(outcome)
     if moving.any():
@@ -365,6 +380,6 @@ def _edge_share(
 
 def _sharpness_steps(architecture: Architecture, every: int, steps: int) -> int:
     """How many of the steps between two records sharpness is measured at."""
-    if not architecture.linear or architecture.output is None:
+    if architecture.family is not Family.ONE_OUTPUT:
         return 2
     return max(2, min(every, MEASUREMENTS * every // steps))

@@ -94,3 +94,17 @@ def steady_square(zero, n, w, begin, end, eta, momentum):
     """|(1 - beta) V / eta|^2: the squared gradient that would keep up this velocity."""
     factor = over(splat(zero, 1.0 - momentum[0]), eta)
     return times(times(factor, factor), dot(zero, n, w, begin, w, begin, end - begin))
+
+
+@inlined
+def step_with_velocity(zero, n, w, g, move, momentum):
+    """The step of all weights and velocities by a gradient that is at hand."""
+    keep = where_less(zero, move, splat(zero, momentum[0]), splat(zero, 1.0))
+    push = where_less(zero, move, splat(zero, momentum[1]), zero)
+    pull = splat(zero, momentum[2])
+    for e in range(0, len(g), n):
+        # A lane that rests keeps its bits, whatever its gradient is.
+        change = where_less(zero, move, times(minus(zero, move), load(zero, g, e)), zero)
+        speed = fma(keep, load(zero, w, len(g) + e), change)
+        store(w, len(g) + e, speed)
+        store(w, e, fma(push, speed, fma(pull, change, load(zero, w, e))))

@@ -1,12 +1,14 @@
 """Gradient descent on samples, for networks of any activation and any number of outputs.
 
 x -> f = W_L h_{L-1}, or p' W_L h_{L-1} with a fixed p, where h_0 = x, z_k = W_k h_{k-1} and
-h_k = phi(z_k) for k < L. The risk is the sum over n samples and the outputs of (f - y)^2, over n:
+h_k = phi(z_k) for k < L. With biases a layer is [W_k b_k], and every h_k has a last unit that is 1:
+z_k = W_k h_{k-1} + b_k is the same product, and no signal goes back to that unit. The risk is the
+sum over n samples and the outputs of (f - y)^2, over n:
 
     forward    z_k = W_k h_{k-1},  h_k = phi(z_k),  s_k = phi'(z_k)
     residual   s_L = (2/n) (f - y), times p if there is one
     backward   grad_k = s_k h_{k-1}',  s_{k-1} <- s_{k-1} * (W_k' s_k)
-    update     W_k -= eta grad_k, all layers after the backward pass.
+    update     W_k -= eta grad_k, all layers after the backward pass; or that of `momentum_descent`.
 
 Signals are [unit, sample, lane]. Samples pass through the network a tile at a time, so that the
 signals of a tile stay in cache; the derivative s_k is overwritten by the signal that replaces it.
@@ -21,101 +23,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from flatmin.lanes.activations import IDENTITY, activate
 from flatmin.lanes.algebra import widen
 from flatmin.lanes.compiling import compiled, helper, inlined
-from flatmin.lanes.functions import LOG2E, gaussian, logistic_of_power, sigmoid, softplus, tanh
+from flatmin.lanes.momentum_descent import steady_square, step_with_velocity
 from flatmin.lanes.vectors import all_less, fma, load, minus, over, splat, store, times, where_less
-
-LINEAR, GELU_TANH, GELU_ERF, TANH, SOFTPLUS, SILU = range(6)
-
-# The kernel's `activation` argument by the names of `flatmin.network.activations`.
-ACTIVATION_CODES = {
-    "linear": LINEAR,
-    "gelu-tanh": GELU_TANH,
-    "gelu-erf": GELU_ERF,
-    "tanh": TANH,
-    "softplus": SOFTPLUS,
-    "silu": SILU,
-}
-
-# gelu, tanh form: x (1 + tanh(u))/2 = x/(1 + 2^t), t = -2 log2(e) u = T1 x + T3 x^3
-_SLOPE, _CUBIC = float(np.sqrt(2.0 / np.pi)), 0.044715
-_U1, _U3 = 2.0 * _SLOPE, 6.0 * _SLOPE * _CUBIC  # 2 u' = U1 + U3 x^2
-_T1, _T3 = -LOG2E * 2.0 * _SLOPE, -LOG2E * 2.0 * _SLOPE * _CUBIC
 
 # Half of a second-level cache: from 128 to 400 KB are alike, 32 KB costs a quarter of the speed.
 TILE_BYTES = 256 << 10
-
-
-# --- activations: phi and phi' of a vector -------------------------------------------------------
-
-
-@inlined
-def _gelu_tanh(x):
-    """g = 1/(1 + 2^t): phi = x g and phi' = g + phi (1 - g) 2 u'."""
-    square = times(x, x)
-    g = logistic_of_power(times(x, fma(splat(x, _T3), square, splat(x, _T1))))
-    phi = times(x, g)
-    rise = times(phi, fma(splat(x, _U3), square, splat(x, _U1)))
-    return phi, fma(rise, minus(splat(x, 1.0), g), g)
-
-
-@inlined
-def _gelu_erf(x):
-    """phi = x Phi(x) and phi' = Phi(x) + x Phi'(x), Phi the Gaussian distribution."""
-    distribution, density = gaussian(x)
-    return times(x, distribution), fma(x, density, distribution)
-
-
-@inlined
-def _tanh(x):
-    """phi' = 1 - phi^2."""
-    phi = tanh(x)
-    return phi, fma(minus(splat(x, 0.0), phi), phi, splat(x, 1.0))
-
-
-@inlined
-def _softplus(x):
-    """phi' is the sigmoid."""
-    return softplus(x), sigmoid(x)
-
-
-@inlined
-def _silu(x):
-    """g the sigmoid: phi = x g and phi' = g + phi (1 - g)."""
-    g = sigmoid(x)
-    phi = times(x, g)
-    return phi, fma(phi, minus(splat(x, 1.0), g), g)
-
-
-@inlined
-def _activate(pair, width, activation, h, s, first, last):
-    """h <- phi(h), s <- phi'(h) on h[first:last], vectors of two lane vectors at a time."""
-    if activation == GELU_TANH:
-        for e in range(first, last, width):
-            value, slope = _gelu_tanh(load(pair, h, e))
-            store(h, e, value)
-            store(s, e, slope)
-    elif activation == GELU_ERF:
-        for e in range(first, last, width):
-            value, slope = _gelu_erf(load(pair, h, e))
-            store(h, e, value)
-            store(s, e, slope)
-    elif activation == TANH:
-        for e in range(first, last, width):
-            value, slope = _tanh(load(pair, h, e))
-            store(h, e, value)
-            store(s, e, slope)
-    elif activation == SOFTPLUS:
-        for e in range(first, last, width):
-            value, slope = _softplus(load(pair, h, e))
-            store(h, e, value)
-            store(s, e, slope)
-    elif activation == SILU:
-        for e in range(first, last, width):
-            value, slope = _silu(load(pair, h, e))
-            store(h, e, value)
-            store(s, e, slope)
 
 
 # --- products: n is the lane count, so element e of a buffer begins at index e n -----------------
@@ -408,18 +323,18 @@ def _square(zero, n, g):
 
 @compiled
 def descend_samples(
-    lanes, weights, widths, p, inputs, target, activation, floor,
-    rate, left, excess, gradient, extremes, begin, steps, check, tolerance, settled, limit,
+    lanes, weights, widths, biases, p, inputs, target, activation, floor,
+    rate, left, excess, gradient, extremes, begin, steps, check, tolerance, settled, limit, rule,
     first, last,
 ):  # fmt: skip
     """Descend blocks first..last-1 by at most `steps` steps each.
 
     lanes             tuple of n floats of the kernel's precision; their values are not used
-    weights           [block, P, n], changed in place; layer k is [out, in] row major
-    widths            int64 d_0 .. d_L
+    weights           [block, P, n], changed in place; layer k is [out, in + biases] row major
+    widths, biases    int64 d_0 .. d_L; 1 or 0
     p                 [d_L], or [0] for d_L outputs of their own
     inputs, target    [samples, d_0] and [outputs, samples], outputs = 1 if there is a p
-    activation        of ACTIVATION_CODES
+    activation        a code of `activations`
     floor             what is taken off the risk to give the excess, such as the least risk
     rate              [block, n] learning rates, set to 0 in the lanes that have stopped
     left              [block, n] steps left (whole numbers), lowered by one for each step taken
@@ -431,6 +346,7 @@ def descend_samples(
                       `check`, a lane stops whose squared gradient is <= tolerance and whose
                       excess is < settled (it has arrived, and not at a saddle)
     limit             a lane stops before the step at which its excess is not < limit
+    rule              None, or (keep, push, pull) of `momentum_descent`, with 2 P weights
     """
     n = len(lanes)
     depth = len(widths) - 1
@@ -447,9 +363,9 @@ def descend_samples(
     layers = np.zeros(depth + 1, np.int64)
     units = np.zeros(depth + 2, np.int64)
     for k in range(depth + 1):
-        units[k + 1] = units[k] + widths[k]
+        units[k + 1] = units[k] + widths[k] + biases
     for k in range(depth):
-        layers[k + 1] = layers[k] + widths[k + 1] * widths[k] * n
+        layers[k + 1] = layers[k] + widths[k + 1] * (widths[k] + biases) * n
     # a tile is a number of samples, even, whose signals fill TILE_BYTES
     bytes_each = 2 * units[depth + 1] * n * weights.itemsize
     tile = min(max(TILE_BYTES // (2 * bytes_each), 1), (samples + 1) // 2) * 2
@@ -477,8 +393,11 @@ def descend_samples(
                         for e in range(0, count, n):
                             x = splat(lanes, inputs[start + e // n, j])
                             store(h, j * size + e, x)
+                    for k in range(depth * biases):
+                        for e in range(0, size, n):
+                            store(h, (units[k] + widths[k]) * size + e, one)
                 for k in range(depth):
-                    rows, columns = widths[k + 1], widths[k]
+                    rows, columns = widths[k + 1], widths[k] + biases
                     below, above = units[k] * size, units[k + 1] * size
                     y = h if k < depth - 1 else s
                     _product(
@@ -486,11 +405,11 @@ def descend_samples(
                         h, below, y, above, size, False,
                     )  # fmt: skip
                     if k < depth - 1:
-                        _activate(pair, 2 * n, activation, h, s, above, above + rows * size)
+                        activate(pair, 2 * n, activation, h, s, above, above + rows * size)
                 top = units[depth] * size
                 total = _residual(zero, n, p, target, start, s, top, size, count, total)
                 for k in range(depth - 1, -1, -1):
-                    rows, columns = widths[k + 1], widths[k]
+                    rows, columns = widths[k + 1], widths[k] + biases
                     below, above = units[k] * size, units[k + 1] * size
                     _outer(
                         zero, n, g, layers[k], rows, columns,
@@ -498,8 +417,8 @@ def descend_samples(
                     )  # fmt: skip
                     if k > 0:
                         _product(
-                            zero, n, w, layers[k], n, columns * n, columns, rows,
-                            s, above, s, below, size, activation != LINEAR,
+                            zero, n, w, layers[k], n, columns * n, widths[k], rows,
+                            s, above, s, below, size, activation != IDENTITY,
                         )  # fmt: skip
             risk = minus(over(total, splat(lanes, samples)), splat(lanes, floor))
 
@@ -517,9 +436,17 @@ def descend_samples(
                 store(gradient[block], 0, where_less(risk, bound, square, infinite))
                 break
             todo = minus(todo, where_less(zero, eta, one, zero))
-            _update(zero, n, w, g, eta)
+            if rule is None:
+                _update(zero, n, w, g, eta)
+            else:
+                step_with_velocity(zero, n, w, g, eta, rule)
             step += 1
             if (begin + step) % check == 0:
-                flat = where_less(small, _square(zero, n, g), zero, one)
+                square = _square(zero, n, g)
+                if rule is not None:
+                    # A small gradient is no rest if the velocity carries the weights on.
+                    steady = steady_square(zero, n, w, g.size, w.size, eta, rule)
+                    square = where_less(square, steady, steady, square)
+                flat = where_less(small, square, zero, one)
                 there = where_less(risk, splat(lanes, settled), flat, zero)
                 eta = where_less(zero, there, zero, eta)

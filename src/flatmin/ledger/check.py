@@ -60,11 +60,9 @@ def check(
 def _evidence(runs: Any) -> Sequence[Evidence]:
     """What runs show, wherever they are."""
     if isinstance(runs, Training):
-        rate = runs.learning_rate
         found = evidence_of(
             runs.regression, runs.initial, runs.outcome, init=runs.init, scale=runs.scale,
-            learning_rate=rate, names=["the run"], reach=runs.method.reach,
-            found=runs.final_sharpness,
+            method=runs.method, names=["the run"], found=runs.final_sharpness,
         )  # fmt: skip
         return [found]
     if isinstance(runs, Evidence):
