@@ -42,18 +42,13 @@ def read_directory(directory: Path) -> list[Evidence]:
     """The evidence in a directory of `flatmin train` or `flatmin study run`."""
     if (directory / "study.json").is_file():
         return study_evidence(directory)
-    if (directory / FILES["summary"]).is_file():
-        return [training_evidence(directory)]
-    raise DataError(
-        f"{str(directory)!r} holds neither a study nor a run: there is no study.json and no "
-        f"{FILES['summary']} in it"
-    )
-
-
-def training_evidence(directory: Path) -> Evidence:
-    """One run of `flatmin train --out`."""
+    if not (directory / FILES["summary"]).is_file():
+        raise DataError(
+            f"{str(directory)!r} holds neither a study nor a run: there is no study.json and no "
+            f"{FILES['summary']} in it"
+        )
     try:
-        return _training_evidence(directory)
+        return [training_evidence(directory)]
     except DAMAGE as error:
         what = f"no {error}" if isinstance(error, KeyError) else str(error) or "a file is empty"
         raise DataError(
@@ -61,7 +56,8 @@ def training_evidence(directory: Path) -> Evidence:
         ) from None
 
 
-def _training_evidence(directory: Path) -> Evidence:
+def training_evidence(directory: Path) -> Evidence:
+    """One run of `flatmin train --out`."""
     import pandas as pd
 
     summary = json.loads((directory / FILES["summary"]).read_text())
@@ -78,8 +74,7 @@ def _training_evidence(directory: Path) -> Evidence:
         summary.get("biases", False),
     )
     start, end = (_ensemble(architecture, arrays) for arrays in (initial, final))
-    settled = words(summary["state"]) == State.SETTLED.value
-    sharp, error = summary["sharpness"], summary["integration_error"]
+    sharp = summary["sharpness"]
     method = method_of(summary["method"], **summary)
     scene = task(regression, architecture)
     layers, first = end.weights(), start.weights()
@@ -89,7 +84,7 @@ def _training_evidence(directory: Path) -> Evidence:
         initial=start,
         init=summary["init"],
         scale=np.array([summary["scale"]]),
-        settled=np.array([settled]),
+        settled=np.array([words(summary["state"]) == State.SETTLED.value]),
         steps=np.array([float(summary["steps"])]),
         excess=_number(summary["excess_risk"]),
         sharpness=_number(sharp["value"]),
@@ -97,7 +92,7 @@ def _training_evidence(directory: Path) -> Evidence:
         trace=_frame_trace(trace),
         last={name: LAYER_MEASURES[name](layers, first, scene) for name in LAST if not diverged},
         method=method,
-        error=None if error is None else _number(error),
+        error=_number(error) if (error := summary["integration_error"]) is not None else None,
         final=None if diverged else end,
         names=["the run"],
     )
@@ -164,7 +159,6 @@ def _study_case(study: Study, runs: Sequence[Run], table: Any, records: Sequence
         [run.address() for run in runs],
         data.regression,
     )
-    error = table["integration_error"].to_numpy(dtype=float)
     descent = not study.method.continuous
     return Evidence(
         regression=data.regression,
@@ -183,7 +177,7 @@ def _study_case(study: Study, runs: Sequence[Run], table: Any, records: Sequence
             if table[name].notna().all()
         },
         method=study.method.with_rates(table["learning_rate"].to_numpy(dtype=float)),
-        error=None if descent else error,
+        error=None if descent else table["integration_error"].to_numpy(dtype=float),
         samples=data.samples,
         names=[f"run {run.index}" for run in runs],
     )
