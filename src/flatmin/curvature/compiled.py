@@ -57,10 +57,10 @@ def ensemble_sharpness(
     coordinates = vectors.transpose(0, 2, 1).reshape(-1, dimension)[:n]
     values, residuals = value.ravel()[:n], residual.ravel()[:n]
     return Sharpness(
-        values,
-        residuals,
-        products.ravel()[:n].astype(np.int64),
-        "lanczos",
-        residuals <= tolerance * values,
-        hessian.lift(coordinates),
+        value=values,
+        residual=residuals,
+        products=products.ravel()[:n].astype(np.int64),
+        method="lanczos",
+        converged=residuals <= tolerance * values,
+        vector=hessian.lift(coordinates),
     )

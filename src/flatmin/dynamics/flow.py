@@ -16,6 +16,7 @@ import numpy as np
 from flatmin.core.arrays import Float, Whole, Yes
 from flatmin.core.checks import check_count, check_positive
 from flatmin.core.errors import SettingError
+from flatmin.core.progress import advancing
 from flatmin.core.threads import over_each, thread_count
 from flatmin.curvature import sharpness
 from flatmin.curvature.linear import backward
@@ -54,7 +55,7 @@ def flow(
     learned_at: float = LEARNED_AT,
     recording: Recording | None = None,
     threads: int | None = None,
-    progress: Progress | None = None,
+    progress: bool | Progress | None = None,
 ) -> Outcome:
     """Gradient flow until |grad| <= tolerance (1e-10) at a minimiser, `end`, or `max_steps`.
 
@@ -81,7 +82,8 @@ def flow(
     settings = (rtol, atol, tolerance, settled, float(check_count("max_steps", max_steps)))
     integrator = INTEGRATORS[architecture.family](regression, ensemble, settings, float(end))
     run = _Flow(regression, ensemble, integrator, recording)
-    run.finish(threads or thread_count(), progress)
+    with advancing(progress, "flow", int(max_steps) * len(ensemble)) as advance:
+        run.finish(threads or thread_count(), advance)
     return run.outcome(goal)
 
 
@@ -279,7 +281,7 @@ class _Flow:
             learned=excess <= goal,
             period=np.zeros(n, dtype=np.int64),
             more_steps=np.full(n, np.nan),
-            trace=self._trace(),
+            recorded=self._trace(),
             extras={
                 "time": time,
                 "drift": moved,
