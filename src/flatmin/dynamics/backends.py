@@ -18,7 +18,8 @@ from flatmin.curvature import sharpness
 from flatmin.data.regression import Regression
 from flatmin.data.samples import Samples
 from flatmin.dynamics.momentum import Momentum
-from flatmin.lanes.sharpness import BASIS, layout, start_vector
+from flatmin.lanes.layout import Runs, Stop, linear
+from flatmin.lanes.sharpness import BASIS, start_vector
 from flatmin.network.architecture import Architecture
 from flatmin.network.ensemble import Ensemble
 
@@ -259,6 +260,17 @@ def _read_only(array: Float, kind: np.dtype[Any]) -> NDArray[Any]:
     return result
 
 
+def _runs(packed: Any) -> Runs:
+    return Runs(
+        packed.rate,
+        packed.left,
+        packed.excess,
+        packed.gradient,
+        packed.distance,
+        packed.extremes,
+    )
+
+
 class LinearBackend:
     """Linear networks with one output (`lanes.linear_descent`)."""
 
@@ -274,50 +286,40 @@ class LinearBackend:
         self.kind = kind
         cost = 1.0 if momentum is None else momentum.cost
         self.step_flops = cost * step_flops(regression, architecture)
-        self._table = layout(architecture)
-        self.range_dimension = int(self._table[-1, 0] + self._table[-1, 1] + self._table[-1, 5])
+        self.range_dimension = sum(map(sum, architecture.shapes))
         probe = start_vector(self.range_dimension)
         self._probe = probe / np.linalg.norm(probe)
         depth, norm = architecture.depth, architecture.output_norm
-        self._shared = (
-            np.array([architecture.inputs, *architecture.widths], dtype=np.int64),
-            architecture.p.astype(kind),
-            np.ascontiguousarray(regression.sigma, dtype=kind),
-            regression.w_star.astype(kind),
-        )
+        widths = (architecture.inputs, *architecture.widths)
+        self._network = linear(widths, architecture.p, regression.sigma, regression.w_star, kind)
         size = np.sqrt(depth) * (regression.w_star_norm / norm) ** (1.0 / depth)
         relative = (_RELATIVE_MOVE * 2.0 * regression.smallest_eigenvalue * size) ** 2
         settled = 0.5 * regression.excess_at_zero
         absolute = 0.0 if tolerance is None else tolerance**2
         if goal is not None:
             settled, absolute = goal, _ANY_GRADIENT
-        self._stop = (
+        self._stop = Stop(
             CHECK_EVERY,
             absolute,
             relative if tolerance is None else 0.0,
             settled,
             _LIMITS[kind.name],
-            None if momentum is None else momentum.coefficients,
         )
+        self._momentum = None if momentum is None else momentum.coefficients
 
     def advance(self, packed: Any, block: int, begin: int, steps: int) -> None:
         """Steps by the compiled kernel."""
         from flatmin.lanes.linear_descent import descend
 
-        lanes = packed.weights.shape[2]
         descend(
-            (self.kind.type(0),) * lanes,
+            (self.kind.type(0),) * packed.weights.shape[2],
             packed.weights,
-            *self._shared,
-            packed.rate,
-            packed.left,
-            packed.excess,
-            packed.gradient,
-            packed.distance,
-            packed.extremes,
+            self._network,
+            _runs(packed),
+            self._stop,
+            self._momentum,
             begin,
             steps,
-            *self._stop,
             block,
             block + 1,
         )
@@ -333,33 +335,30 @@ class LinearBackend:
         recording: Any,
     ) -> Float:
         """Records by the compiled kernel."""
-        from flatmin.lanes.traced_descent import trace_block
+        from flatmin.lanes.traced_descent import Spectrum, trace_block
 
-        lanes = packed.weights.shape[2]
+        blocks, _, lanes = packed.weights.shape
         sharp = packed.vectors is not None
         out = _blank(records, sharp, lanes)
-        vector = packed.vectors[block].reshape(-1) if sharp else np.empty(0)
         trace_block(
             (0.0,) * lanes,
-            packed.weights[block].reshape(-1),
-            *self._shared,
-            packed.rate[block],
-            packed.left[block],
-            packed.excess[block],
-            packed.gradient[block],
-            packed.distance[block],
-            packed.extremes[block].reshape(-1),
-            number,
+            packed.weights,
+            self._network,
+            _runs(packed),
+            self._stop,
+            self._momentum,
             begin,
             every,
-            recording.sharpness_steps,
-            *self._stop,
-            self._table,
-            vector,
-            self._probe,
-            recording.sharpness_tolerance,
-            2000,
-            min(BASIS, self.range_dimension),
+            number,
+            Spectrum(
+                packed.vectors if sharp else np.empty((blocks, 0, lanes)),
+                self._probe,
+                recording.sharpness_steps,
+                recording.sharpness_tolerance,
+                2000,
+                min(BASIS, self.range_dimension),
+            ),
+            block,
             out,
         )
         return out

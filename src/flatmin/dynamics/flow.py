@@ -25,9 +25,10 @@ from flatmin.dynamics.endings import LEARNED_AT, check_share, flow_endings
 from flatmin.dynamics.measures import LAYER_MEASURES, drift, passes_nothing, task
 from flatmin.dynamics.outcome import Outcome
 from flatmin.dynamics.recording import Recording, Trace
+from flatmin.lanes import step_control as kernel
+from flatmin.lanes.layout import linear
+from flatmin.lanes.step_control import Settings
 from flatmin.network.ensemble import Ensemble
-
-Settings = tuple[float, float, float, float, float]
 
 RTOL = 1e-8
 # The absolute tolerance is this share of the relative one: small weights near the saddle at 0
@@ -76,7 +77,8 @@ def flow(
     share = 0.5 if architecture.output is not None else 1e-6
     settled = share * regression.excess_at_zero
     goal = check_share("learned_at", learned_at) * regression.excess_at_zero
-    settings = (rtol, atol, tolerance, settled, float(check_count("max_steps", max_steps)))
+    most = float(check_count("max_steps", max_steps))
+    settings = Settings(rtol, atol, tolerance, settled, most)
     integrator = _integrator(regression, ensemble, settings, float(end))
     run = _Flow(regression, ensemble, integrator, recording)
     run.finish(threads or thread_count(), progress)
@@ -126,28 +128,21 @@ class _Lanes:
     def __init__(
         self, regression: Regression, ensemble: Ensemble, settings: Settings, end: float
     ) -> None:
-        from flatmin.lanes import flow as kernel
-
         self._regression, self._architecture = regression, ensemble.architecture
         # Networks end at very different steps: narrow blocks leave fewer lanes idle.
         self._weights = Ensemble.from_flat(self._architecture, ensemble.flat(), _LANES).lanes
         self.record: Float = kernel.new_record(len(ensemble), _LANES)
         self.record[:, kernel.END] = end
         self._settings = settings
-        self._shared = (
-            np.array([self._architecture.inputs, *self._architecture.widths], dtype=np.int64),
-            self._architecture.p,
-            regression.sigma,
-            regression.w_star,
-        )
+        widths = (self._architecture.inputs, *self._architecture.widths)
+        self._network = linear(widths, self._architecture.p, regression.sigma, regression.w_star)
 
     def advance(self, block: int, steps: int) -> None:
         """At most `steps` attempted steps of every lane of a block that has not ended."""
-        from flatmin.lanes import flow as kernel
+        from flatmin.lanes.flow import flow
 
-        lanes = (0.0,) * _LANES
         where = (steps, block, block + 1)
-        kernel.flow(lanes, self._weights, *self._shared, self.record, *self._settings, *where)
+        flow((0.0,) * _LANES, self._weights, self._network, self.record, self._settings, *where)
 
     def weights(self, block: int) -> Float:
         """The weights of a block as `[network, P]`."""
@@ -202,13 +197,9 @@ class _Flow:
         over_each(work, len(integrator.record), threads)
 
     def _running(self, block: int) -> Yes:
-        from flatmin.lanes import flow as kernel
-
         return np.asarray(self._integrator.record[block, kernel.STATE] == kernel.RUNNING)
 
     def _attempts(self, block: int) -> float:
-        from flatmin.lanes import flow as kernel
-
         record = self._integrator.record[block]
         return float(np.max(record[kernel.ACCEPTED] + record[kernel.REJECTED]))
 
@@ -218,8 +209,6 @@ class _Flow:
 
     def _keep(self, block: int) -> None:
         """One record of a block; networks that ended before it are NaN."""
-        from flatmin.lanes import flow as kernel
-
         recording = self._recording
         assert recording is not None
         members = self._members(block)
@@ -264,8 +253,6 @@ class _Flow:
 
     def outcome(self, goal: float) -> Outcome:
         """The record of the end."""
-        from flatmin.lanes import flow as kernel
-
         n, integrator = len(self._initial), self._integrator
 
         def field(row: int) -> Float:
