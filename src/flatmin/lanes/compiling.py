@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from numba import config as _config
-from numba import njit, types
+from numba import njit
+from numba import types as _types
 from numba.extending import register_jitable
 
 config: Any = _config
+types: Any = _types
 
 
 def _of_types_only(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -47,7 +49,7 @@ helper = _of_types_only()
 """For larger parts of a kernel."""
 
 shared: Callable[[Callable[..., Any]], Callable[..., Any]] = register_jitable(forceinline=True)
-"""As `inlined`, and still a Python function: for formulas that NumPy's arrays go through as well."""
+"""As `inlined`, and still a Python function: for formulas that NumPy's arrays go through too."""
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:

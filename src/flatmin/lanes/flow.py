@@ -51,7 +51,7 @@ from flatmin.lanes.tableau import (
 )
 from flatmin.lanes.vectors import (
     absolute,
-    every,
+    all_lanes,
     fma,
     outer,
     put,
@@ -258,10 +258,10 @@ def _flow_block(lanes, weights, network, record, settings, steps, memory):
         risk = _derive(w, network, a, b, dots, 0, splat(lanes, 0.0))
         c = judged(c, risk, _gradient_square(layout, a, b), settings)
         running = c.state == RUNNING
-        if tried == steps or every(~running):
+        if tried == steps or all_lanes(~running):
             break
         h = c.step
-        if not every(~running | (h > 0.0)):
+        if not all_lanes(~running | (h > 0.0)):
             norm, slope, _ = _scaled_norms(w, layout, a, b, settings)
             guess = first_guess(norm, slope)
             _derive(w, network, a, b, dots, 1, guess / -COEFFICIENTS[1, 0])

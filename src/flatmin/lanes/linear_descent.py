@@ -27,7 +27,7 @@ from flatmin.lanes.algebra import (
 from flatmin.lanes.compiling import compiled, helper, inlined
 from flatmin.lanes.layout import Runs, scratch
 from flatmin.lanes.momentum_descent import steady_square, times_and_step_with_velocity
-from flatmin.lanes.vectors import absolute, every, vectors, where
+from flatmin.lanes.vectors import absolute, all_lanes, vectors, where
 
 
 @inlined
@@ -86,7 +86,7 @@ def descend_block(lanes, weights, network, runs, stop, momentum, begin, steps, m
     step = 0
     while True:
         # the last pass has rate 0: it only measures the risk and the gradient
-        measure = step == steps or (step % stop.check == 0 and every(eta < 1e-30))
+        measure = step == steps or (step % stop.check == 0 and all_lanes(eta < 1e-30))
         sweep_backward(w, network, b)
         for j in range(d):
             error[j] = b[j] - network.target[j]
@@ -96,7 +96,7 @@ def descend_block(lanes, weights, network, runs, stop, momentum, begin, steps, m
         # a lane stops at rate 0: no steps left, or the risk beyond the limit or NaN
         fine = risk < stop.limit
         eta = where(fine & (todo > 0.5), eta, 0.0)
-        if not every(fine):
+        if not all_lanes(fine):
             _clear(~fine, a, 2 * size)
         move = 0.0 if measure else eta
         todo = todo - where(move > 0.0, 1.0, 0.0)

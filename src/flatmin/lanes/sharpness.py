@@ -29,7 +29,7 @@ from flatmin.lanes.compiling import compiled, helper, inlined
 from flatmin.lanes.layout import scratch
 from flatmin.lanes.linear_descent import sweep_backward
 from flatmin.lanes.tridiagonal import top_of_tridiagonal
-from flatmin.lanes.vectors import absolute, every, fma, root, vectors, where
+from flatmin.lanes.vectors import absolute, all_lanes, fma, put, root, vectors, where
 
 BASIS = 48
 # Without reorthogonalisation Lanczos vectors lose orthogonality once the residual has fallen to
@@ -154,20 +154,21 @@ def sharpness_scratch(lanes, network, vector, basis):
 
 @helper
 def block_sharpness(
-    lanes, weights, network, start, tolerance, max_products, basis, results, memory
+    lanes, weights, network, start, tolerance, max_products, basis, memory
 ):  # fmt: skip
     """Largest eigenvalue of each lane of one block, started from `start`, which it replaces.
+
+    Returns values, residuals and numbers of products.
 
     lanes     tuple of n floats; only its length is used
     weights   flat weights of the block; network of `layout`
     start     flat [dimension * n], as `_enter` takes it; need not be normalised or in the range
     basis     largest Krylov basis; a lane that fills it restarts from its Ritz vector
-    results   [3 n], filled: value, residual and products of each lane
     memory    of `sharpness_scratch`
     """
     layout, size, depth = network.layout, network.layout.nodes[-1], len(network.layout.widths) - 1
     width = len(start) // len(lanes)
-    w, vector, found = vectors(lanes, weights), vectors(lanes, start), vectors(lanes, results)
+    w, vector = vectors(lanes, weights), vectors(lanes, start)
     b = vectors(lanes, memory)
     a, c, e, b_norm = b[size:], b[2 * size :], b[3 * size :], b[4 * size :]
     a_norm, alpha = b_norm[depth:], b_norm[2 * depth :]
@@ -176,7 +177,7 @@ def block_sharpness(
     finished = ~(a_norm[0] < np.inf)
     value = residual = np.nan
     products = 0.0
-    while not every(finished):
+    while not all_lanes(finished):
         _enter(layout, a, b, b_norm, vector, q)
         _normalise(q, q, width)
         spans = where(finished, 1.0, 0.0)  # basis size at which a lane stopped; 0: still going
@@ -203,13 +204,13 @@ def block_sharpness(
                 finished = finished | good
                 for i in range(width):
                     vector[i] = where(good, q[i], vector[i])
-                if every(finished):
+                if all_lanes(finished):
                     break
             # A lane may stop at every second product, or when its basis or its products are whole.
             going = spans == 0.0
             whole = products + (used + 1) >= max_products
             broken = norm == 0.0
-            if used < basis and used % 2 == 1 and every(~going | ~(whole | broken)):
+            if used < basis and used % 2 == 1 and all_lanes(~going | ~(whole | broken)):
                 continue
             theta = top_of_tridiagonal(alpha, beta, used, s)
             close = ~(norm * absolute(s[used - 1]) > 0.5 * tolerance * absolute(theta))
@@ -221,9 +222,9 @@ def block_sharpness(
             spans = where(stop, used, spans)
             for i in range(used):
                 ritz[i] = where(stop, s[i], ritz[i])
-            if every(spans > 0.0):
+            if all_lanes(spans > 0.0):
                 break
-        if every(finished):
+        if all_lanes(finished):
             break
         # Ritz vector of each lane, then its own value and residual.
         v = q[basis * width :]
@@ -241,7 +242,7 @@ def block_sharpness(
             vector[i] = where(finished, vector[i], v[i])
         finished = finished | ~(error > tolerance * absolute(theta)) | (products >= max_products)
     _leave(layout, a, b, b_norm, vector)
-    found[0], found[1], found[2] = value, residual, products
+    return value, residual, products
 
 
 @compiled
@@ -252,10 +253,11 @@ def blocks_sharpness(
     [block, 3, n]."""
     memory = sharpness_scratch(lanes, network, starts[0].reshape(-1), basis)
     for block in range(first, last):
-        block_sharpness(
+        found = block_sharpness(
             lanes, weights[block].reshape(-1), network, starts[block].reshape(-1), tolerance,
-            max_products, basis, results[block].reshape(-1), memory,
+            max_products, basis, memory,
         )  # fmt: skip
+        put(vectors(lanes, results[block]), 1, found)
 
 
 def start_vector(dimension: int) -> Float:

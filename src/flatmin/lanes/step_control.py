@@ -110,9 +110,10 @@ def judged(c: Control, excess: Any, gradient: Any, settings: Settings) -> Contro
     state = where(fine, RUNNING, STALLED)
     state = where(c.end - c.time - c.time_low > 0.0, state, REACHED)
     state = where(flat & (excess <= settings.settled), CONVERGED, state)
+    state = where(c.state == RUNNING, state, c.state)
     return Control(
         c.time, c.time_low, c.step, c.previous, c.ceiling, c.end,
-        where(c.state == RUNNING, state, c.state), c.accepted, c.rejected, excess, gradient, c.error,
+        state, c.accepted, c.rejected, excess, gradient, c.error,
     )  # fmt: skip
 
 

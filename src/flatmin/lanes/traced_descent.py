@@ -19,9 +19,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from flatmin.lanes.algebra import larger, smaller
 from flatmin.lanes.compiling import compiled
 from flatmin.lanes.linear_descent import block_of, descend_block, descent_scratch
 from flatmin.lanes.sharpness import block_sharpness, sharpness_scratch
+from flatmin.lanes.vectors import all_lanes, put, splat, vectors, where
 
 PROBE_EVERY = 8
 
@@ -65,20 +67,26 @@ def trace_block(
     out       [record, quantity, n] with COLUMNS, or COLUMNS and SHARPNESS_COLUMNS: the sharpness,
               its residual and its products in all, and its least and largest value over the last
               min(window, every) steps. Lanes that had stopped before the steps of a record are
-              left as they are in it; it ends early when all have.
+              NaN in it; it ends early when all have.
     """
-    n, w, mine = len(lanes), weights[block].reshape(-1), block_of(runs, block)
-    extremes, vector = mine.extremes.reshape(3, 2, n), spectrum.starts[block].reshape(-1)
+    w, mine, vector = weights[block].reshape(-1), block_of(runs, block), spectrum.starts[block]
+    rate, left, excess = (
+        vectors(lanes, mine.rate),
+        vectors(lanes, mine.left),
+        vectors(lanes, mine.excess),
+    )
+    distance, gradient = vectors(lanes, mine.distance), vectors(lanes, mine.gradient)
+    extremes, start = vectors(lanes, mine.extremes), vectors(lanes, vector)
     measured = len(vector) > 0
     one_by_one = min(spectrum.window, every) if measured else 0
     memory = descent_scratch(lanes, network, weights)
-    room = sharpness_scratch(lanes, network, vector, spectrum.basis)
-    results, values = np.empty((3, n)), np.empty((3, n))
+    room = sharpness_scratch(lanes, network, vector.reshape(-1), spectrum.basis)
     for record in range(out.shape[0]):
-        before = mine.left.copy()
-        if not ((mine.rate > 0.0) & (before > 0.0)).any():
+        before = left[0]
+        if all_lanes(~((rate[0] > 0.0) & (before > 0.0))):
             return
-        values[0], values[1], values[2] = np.inf, -np.inf, 0.0
+        low, high, spent = np.inf, -np.inf, 0.0
+        value = residual = splat(lanes, np.nan)
         done = 0
         # First the steps without a measurement, then one after another those with one.
         for part in range(1 + max(one_by_one, 1 if measured else 0)):
@@ -91,25 +99,21 @@ def trace_block(
                 continue
             if ((number + record) * spectrum.window + part - 1) % PROBE_EVERY == 0:
                 for i in range(len(spectrum.probe)):
-                    vector[i * n : (i + 1) * n] += spectrum.probe[i]
-            block_sharpness(
-                lanes, w, network, vector, spectrum.tolerance, spectrum.max_products,
-                spectrum.basis, results.reshape(-1), room,
+                    start[i] = start[i] + spectrum.probe[i]
+            value, residual, products = block_sharpness(
+                lanes, w, network, vector.reshape(-1), spectrum.tolerance, spectrum.max_products,
+                spectrum.basis, room,
             )  # fmt: skip
-            values[0] = np.minimum(values[0], results[0])
-            values[1] = np.maximum(values[1], results[0])
-            values[2] += results[2]
-        for lane in range(n):
-            # A record belongs to a lane that took all of its steps and did not diverge in them.
-            if before[lane] - mine.left[lane] == every and mine.excess[lane] < np.inf:
-                row = out[record, :, lane]
-                row[0], row[1] = mine.excess[lane], mine.distance[lane]
-                row[2] = mine.gradient[lane]
-                for i in range(3):
-                    row[3 + 2 * i] = min(extremes[i, 0, lane], row[i])
-                    row[4 + 2 * i] = max(extremes[i, 1, lane], row[i])
-                if measured:
-                    row[_PLAIN], row[_PLAIN + 1] = results[0, lane], results[1, lane]
-                    row[_PLAIN + 2], row[_PLAIN + 3] = values[2, lane], values[0, lane]
-                    row[_PLAIN + 4] = values[1, lane]
-        extremes[:, 0], extremes[:, 1] = np.inf, -np.inf
+            low, high, spent = smaller(value, low), larger(value, high), spent + products
+        # A record belongs to a lane that took all of its steps and did not diverge in them.
+        whole = (before - left[0] == every) & (excess[0] < np.inf)
+        row = vectors(lanes, out[record])
+        row[0], row[1], row[2] = excess[0], distance[0], gradient[0]
+        for i in range(3):
+            row[3 + 2 * i] = smaller(extremes[2 * i], row[i])
+            row[4 + 2 * i] = larger(extremes[2 * i + 1], row[i])
+            extremes[2 * i], extremes[2 * i + 1] = np.inf, -np.inf
+        if measured:
+            put(row[_PLAIN:], 1, (value, residual, spent, low, high))
+        for i in range(out.shape[1]):
+            row[i] = where(whole, row[i], np.nan)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from flatmin.lanes.algebra import larger, scale_into, smaller
 from flatmin.lanes.compiling import helper
-from flatmin.lanes.vectors import absolute, every, fma, root, splat, where
+from flatmin.lanes.vectors import absolute, all_lanes, fma, root, splat, where
 
 _MOST_STEPS = 60
 
@@ -53,7 +53,7 @@ def top_of_tridiagonal(alpha, beta, size, s):
         trial = where(above, theta - step, low)
         trial = where((trial > low) & (trial < high), trial, 0.5 * (low + high))
         theta = where(moving, trial, theta)
-        if every(~moving):
+        if all_lanes(~moving):
             break
     share = total = 1.0
     s[0] = 1.0

@@ -7,7 +7,7 @@ an owner: the array must be an argument of the kernel, or be named again after t
 
     x + y, x - y, x * y, x / y, -x, fma(x, y, z), root(x), absolute(x)      vectors
     x < y, x <= y, x > y, x >= y, x == y, m & n, m | n, ~m                  masks: yes or no a lane
-    where(m, x, y), every(m)                                                 a choice; all lanes
+    where(m, x, y), all_lanes(m)                                                 a choice; all lanes
 
 A number stands for the vector that holds it in every lane, also where a sum begins with 0.0.
 
@@ -168,12 +168,12 @@ def where(mask: Any, yes: Any, no: Any) -> Any:
     return np.where(mask, yes, no)
 
 
-def every(mask: Any) -> Any:
+def all_lanes(mask: Any) -> Any:
     """Whether all lanes are in the mask."""
     return np.all(mask)
 
 
-def _every(builder: Any, kind: Mask, mask: Any) -> Any:
+def _all_lanes(builder: Any, kind: Mask, mask: Any) -> Any:
     bits = ir.IntType(kind.vector.count)
     return builder.icmp_unsigned("==", builder.bitcast(mask, bits), ir.Constant(bits, -1))
 
@@ -196,7 +196,7 @@ _operation(operator.and_, "mmm", lambda builder, kind, a, b: builder.and_(a, b))
 _operation(operator.or_, "mmm", lambda builder, kind, a, b: builder.or_(a, b))
 _operation(operator.invert, "mm", lambda builder, kind, a: builder.not_(a))
 _operation(where, "vmvv", lambda builder, kind, mask, a, b: builder.select(mask, a, b))
-_operation(every, "bm", _every)
+_operation(all_lanes, "bm", _all_lanes)
 
 
 # --- places in memory ----------------------------------------------------------------------------
