@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 
+import jax
 import numpy as np
 import pytest
 
+import oracles
 from commands import call
 from flatmin.core.errors import SettingError
 from flatmin.curvature import sharpness
@@ -34,6 +36,7 @@ from flatmin.network.architecture import Architecture
 from flatmin.network.ensemble import Ensemble
 from flatmin.network.initialisation import initialise
 from flatmin.study.execute import run_shard
+from flatmin.study.inputs import architecture_of
 from flatmin.study.plan import plan
 from flatmin.study.spec import parse_spec
 from flatmin.theory.minimal_sharpness import minimal_sharpness
@@ -266,12 +269,52 @@ def test_a_velocity_of_another_shape_is_told():
         )
 
 
-def test_momentum_is_for_linear_networks_with_one_output():
-    samples = paper_samples()
-    curved = Architecture.mlp(5, 3, activation="tanh")
-    start = initialise(curved, "gaussian", 0.5, 0, [(0,)])
-    with pytest.raises(SettingError, match="momentum is for linear networks with one output"):
-        HeavyBall(learning_rate=0.01, momentum=0.9).run(samples, start, steps=10)
+@pytest.mark.parametrize(
+    "architecture",
+    [
+        Architecture.mlp(5, 3, activation="tanh"),
+        Architecture.mlp(5, 3, width=4, activation="leaky-relu", biases=True),
+        Architecture.mlp(5, 2, biases=True),
+        Architecture.multivariate(5, 3, 2),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("kind", [GradientDescent, *MOVING])
+def test_trajectories_on_samples(architecture, kind):
+    samples = gaussian_samples(20, 5, seed=1, targets=len(architecture.output_map))
+    start = initialise(architecture, "gaussian", 0.5, 0, networks=9)
+    eta, beta = 0.02, 0.8 * (kind is not GradientDescent)
+    method = method_of(kind.name, learning_rate=eta, momentum=beta)
+    found = method.run(samples, start, steps=50, tolerance=NEVER)
+    gradient = jax.jit(
+        jax.grad(
+            lambda row: oracles.risk(
+                architecture, samples.X, samples.y, oracles.split(architecture, row)
+            )
+        )
+    )
+    for one, ended in zip(start.flat(), found.ensemble.flat(), strict=True):
+        w, v = one, np.zeros_like(one)
+        for _ in range(50):
+            g = np.asarray(gradient(w))
+            v = beta * v - eta * g
+            w = w + beta * v - eta * g if kind is Nesterov else w + v
+        # Rounding of 50 steps whose error the problem hardly amplifies.
+        np.testing.assert_allclose(ended, w, rtol=0.0, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", MOVING)
+def test_on_samples_a_run_settles_only_at_rest(kind):
+    samples = gaussian_samples(40, 3, seed=2)
+    start = initialise(Architecture.mlp(3, 2, biases=True), "gaussian", 0.5, 0, networks=3)
+    method = kind(learning_rate=0.05, momentum=0.9)
+    outcome = method.run(samples, start, steps=20_000)
+    assert (outcome.state == State.SETTLED.value).all()
+    # The least risk of an affine map: least squares with a column of ones.
+    design = np.column_stack([samples.X, np.ones(len(samples.X))])
+    best = np.mean((samples.y - design @ np.linalg.lstsq(design, samples.y)[0]) ** 2)
+    risk = outcome.excess_risk + samples.regression().risk_min
+    np.testing.assert_allclose(risk, best, rtol=1e-12)
 
 
 @pytest.mark.parametrize("value", [1, 1.0, -0.1, "x", float("nan"), None, True])
@@ -393,7 +436,8 @@ def test_a_wrong_study(method, message):
         parse_spec(STUDY.format(method=method))
 
 
-def test_a_study_of_networks_that_are_not_linear_has_no_momentum():
+def test_a_study_of_networks_that_are_not_linear():
     text = STUDY.format(method='name = "heavy-ball"\nmomentum = 0.9')
-    with pytest.raises(SettingError, match="is for linear networks with one output"):
-        parse_spec(text.replace("depth = 5", 'depth = 5\nactivation = "tanh"'))
+    study = parse_spec(text.replace("depth = 5", 'depth = 5\nactivation = "tanh"\nbiases = true'))
+    assert study.method.momentum == 0.9
+    assert architecture_of(study, 5, 5, None).beyond == "tanh and biases"

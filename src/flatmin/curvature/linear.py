@@ -81,6 +81,8 @@ def forward(layers: Sequence[Float], g: Float) -> list[Float]:
 class LinearHessian:
     """Gradient and Hessian of linear networks with one output, in range coordinates."""
 
+    largest_product = 150.0
+
     def __init__(self, regression: Regression, architecture: Architecture, flat: Float) -> None:
         self._architecture = architecture
         self._sigma, self._root = regression.sigma, regression.sigma_root

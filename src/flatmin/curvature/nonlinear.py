@@ -1,4 +1,4 @@
-"""Gradient and Hessian of non-linear networks, by hand: forward over reverse, batched.
+"""Gradient and Hessian of networks on samples, by hand: forward over reverse, batched.
 
 x -> p' W_L h_{L-1}, with h_0 = x, z_k = W_k h_{k-1}, h_k = phi(z_k) for k < L, over n rows of X.
 Risk |y - f|^2 / n, so the residual signal is r = 2 (f - y)/n and
@@ -9,6 +9,9 @@ Risk |y - f|^2 / n, so the residual signal is r = 2 (f - y)/n and
     both:      d delta_k = phi''(z_k) * dz_k * (W_{k+1}' delta_{k+1})
                          + phi'(z_k) * (V_{k+1}' delta_{k+1} + W_{k+1}' d delta_{k+1})
                (H V)_k = d delta_k h_{k-1}' + delta_k dh_{k-1}'.
+
+With biases the layers are [W_k b_k], and h_{k-1} has a last row of ones, dh_{k-1} one of zeros;
+what goes back goes through W_k alone. At a kink of phi (ReLU) phi'' is 0: `network.activations`.
 
 Shapes: weights `[network, d_k, d_{k-1}]`, signals `[network, d_k, n]`.
 """
@@ -28,33 +31,37 @@ def _t(m: Float) -> Float:
 
 
 class NonlinearHessian(FlatHessian):
-    """Gradient and Hessian of networks with any activation on given samples."""
+    """Gradient and Hessian of networks with any activation and biases on given samples."""
+
+    largest_product = 300.0
 
     def __init__(self, samples: Samples, architecture: Architecture, flat: Float) -> None:
-        self._architecture = architecture
-        self._layers = architecture.split(flat)
+        self._architecture, self._w = architecture, architecture.matrices(flat)
         self.networks, self.dimension = flat.shape
-        phi, n = architecture.activation, samples.X.shape[0]
+        phi, p, layers = architecture.activation, architecture.p, architecture.split(flat)
         x = np.broadcast_to(samples.X.T, (self.networks, *samples.X.T.shape))
-        self._h, self._slope, self._bend = [x], [], []
-        for w in self._layers[:-1]:
-            z = w @ self._h[-1]
-            self._h.append(phi.value(z))
+        self._h, self._slope, self._bend = [self._extended(x, 1.0)], [], []
+        for layer in layers[:-1]:
+            z = layer @ self._h[-1]
+            self._h.append(self._extended(phi.value(z), 1.0))
             self._slope.append(phi.first(z))
             self._bend.append(phi.second(z))
-        p = architecture.p
-        outputs = np.einsum("i,nij->nj", p, self._layers[-1] @ self._h[-1])
-        residuals = outputs - samples.y
+        residuals = np.einsum("i,nij->nj", p, layers[-1] @ self._h[-1]) - samples.y
         self.risk: Float = np.mean(residuals**2, axis=1)
-        self._p, self._weight = p, 2.0 / n
+        self._p, self._weight = p, 2.0 / samples.X.shape[0]
         # delta[k] belongs to layer k+1; back[k] = W_{k+2}' delta[k+1], before phi'.
         self._delta = [p[:, None] * (self._weight * residuals)[:, None, :]]
         self._back: list[Float] = []
-        for k in range(len(self._layers) - 1, 0, -1):
-            self._back.append(_t(self._layers[k]) @ self._delta[-1])
+        for k in range(len(layers) - 1, 0, -1):
+            self._back.append(_t(self._w[k]) @ self._delta[-1])
             self._delta.append(self._slope[k - 1] * self._back[-1])
         self._delta.reverse()
         self._back.reverse()
+
+    def _extended(self, h: Float, last: float) -> Float:
+        """Signals with the unit that biases multiply."""
+        unit = np.full((self.networks, int(self._architecture.biases), h.shape[2]), last)
+        return np.concatenate([h, unit], axis=1) if self._architecture.biases else h
 
     def gradient(self) -> Float:
         """grad_k = delta_k h_{k-1}'."""
@@ -64,20 +71,23 @@ class NonlinearHessian(FlatHessian):
 
     def product(self, vectors: Float) -> Float:
         """H V by the recursions above."""
-        v = self._architecture.split(vectors)
-        depth = len(self._layers)
-        dh: list[Float] = [np.zeros_like(self._h[0])]
+        layers, v = self._architecture.split(vectors), self._architecture.matrices(vectors)
+        depth = len(layers)
+        dh: list[Float] = [np.zeros((self.networks, v[0].shape[2], self._h[0].shape[2]))]
         dz: list[Float] = []
         for k in range(depth):
-            step = v[k] @ self._h[k]
-            dz.append(step + self._layers[k] @ dh[k] if k else step)
+            step = layers[k] @ self._h[k]
+            dz.append(step + self._w[k] @ dh[k] if k else step)
             if k < depth - 1:
                 dh.append(self._slope[k] * dz[k])
-        dr = self._weight * np.einsum("i,nij->nj", self._p, dz[-1])
-        d_delta = self._p[:, None] * dr[:, None, :]
-        out = [d_delta @ _t(self._h[-1]) + self._delta[-1] @ _t(dh[-1])]
-        for k in range(depth - 2, -1, -1):
-            inner = _t(v[k + 1]) @ self._delta[k + 1] + _t(self._layers[k + 1]) @ d_delta
-            d_delta = self._bend[k] * dz[k] * self._back[k] + self._slope[k] * inner
-            out.append(d_delta @ _t(self._h[k]) + self._delta[k] @ _t(dh[k]))
+        d_delta = (
+            self._p[:, None] * (self._weight * np.einsum("i,nij->nj", self._p, dz[-1]))[:, None]
+        )
+        out: list[Float] = []
+        for k in range(depth - 1, -1, -1):
+            if k < depth - 1:
+                inner = _t(v[k + 1]) @ self._delta[k + 1] + _t(self._w[k + 1]) @ d_delta
+                d_delta = self._bend[k] * dz[k] * self._back[k] + self._slope[k] * inner
+            forward = self._extended(dh[k], 0.0)
+            out.append(d_delta @ _t(self._h[k]) + self._delta[k] @ _t(forward))
         return self._architecture.join(out[::-1])

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from flatmin.core.arrays import Float
+from flatmin.core.errors import SettingError
 
 
 class Hessian(Protocol):
@@ -17,6 +18,8 @@ class Hessian(Protocol):
 
     networks: int
     dimension: int
+    largest_product: float
+    """The logarithm of how large a product of the layers' norms may be without overflow."""
 
     def gradient(self) -> Float:
         """Flat gradients `[network, P]`."""
@@ -38,12 +41,18 @@ class Hessian(Protocol):
         """Coordinates of a good start vector, if one is known in closed form."""
         ...
 
+    def spectrum(self) -> tuple[Float, Float]:
+        """Eigenvalues, ascending, and eigenvectors of the reduction at a minimiser."""
+        ...
+
 
 class FlatHessian:
     """Base of the Hessians whose coordinates are the flat parameters."""
 
     networks: int
     dimension: int
+    # Of linear networks fourth powers of the product are formed, of others squares.
+    largest_product = 150.0
 
     def restrict(self, flat: Float) -> Float:
         """The identity."""
@@ -56,3 +65,7 @@ class FlatHessian:
     def guess(self) -> Float | None:
         """Nothing is known in closed form."""
         return None
+
+    def spectrum(self) -> tuple[Float, Float]:
+        """Of networks that are not linear no reduction is known."""
+        raise SettingError("the spectrum at a minimiser is for linear networks only")

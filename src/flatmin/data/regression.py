@@ -133,6 +133,10 @@ class Regression:
         """The regression of the column(s) `target` of a pandas frame on `features` (the others)."""
         return _reduce(frame_table(frame, target, features, preparation.reading()), preparation)
 
+    def regression(self) -> Regression:
+        """Itself: what `Samples` reduce to."""
+        return self
+
     @property
     def targets(self) -> int:
         """The number m of targets."""

@@ -9,18 +9,16 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flatmin.core.arrays import Float, Yes
 from flatmin.core.checks import check_positive
-from flatmin.core.errors import SettingError
 from flatmin.curvature import sharpness
 from flatmin.data.regression import Regression
 from flatmin.data.samples import Samples
 from flatmin.dynamics.momentum import Momentum
-from flatmin.lanes.layout import Runs, Stop, linear
+from flatmin.lanes.layout import Runs, Stop, linear, sampled
 from flatmin.lanes.sharpness import BASIS, start_vector
-from flatmin.network.architecture import Architecture
+from flatmin.network.architecture import Architecture, Family
 from flatmin.network.ensemble import Ensemble
 
 CHECK_EVERY = 16
@@ -71,18 +69,12 @@ def choose(
     With a `goal`, runs end as soon as their excess risk is below it, whatever the gradient. With
     `momentum`, velocities follow the weights of a block.
     """
-    architecture.check_fits(problem.d, problem.targets)
+    architecture.check_fits(problem)
     if tolerance is not None:
         tolerance = check_positive("tolerance", tolerance)
-    if architecture.linear and architecture.output is not None:
-        regression = problem.regression() if isinstance(problem, Samples) else problem
-        return LinearBackend(regression, architecture, tolerance, kind, goal, momentum)
-    if momentum is not None:
-        what = "several outputs" if architecture.linear else architecture.activation_name
-        raise SettingError(f"momentum is for linear networks with one output, got {what}")
-    if not architecture.linear and not isinstance(problem, Samples):
-        raise SettingError("a non-linear network needs the samples, not only their summary")
-    return SamplesBackend(problem, architecture, tolerance, kind, goal)
+    if architecture.family is Family.ONE_OUTPUT:
+        return LinearBackend(problem.regression(), architecture, tolerance, kind, goal, momentum)
+    return SamplesBackend(problem, architecture, tolerance, kind, goal, momentum)
 
 
 def step_flops(problem: Regression | Samples, architecture: Architecture) -> float:
@@ -107,11 +99,12 @@ class SamplesBackend:
         tolerance: float | None,
         kind: np.dtype[Any],
         goal: float | None,
+        momentum: Momentum | None = None,
     ) -> None:
-        from flatmin.lanes.samples_descent import ACTIVATION_CODES
+        from flatmin.lanes.activations import code_of
 
         self.kind, self._architecture, self._problem = kind, architecture, problem
-        regression = problem.regression() if isinstance(problem, Samples) else problem
+        regression = problem.regression()
         self._w_star = np.atleast_2d(regression.w_star.T)
         if architecture.linear:
             X = np.sqrt(regression.d) * regression.sigma_root
@@ -121,13 +114,15 @@ class SamplesBackend:
             X, y, floor, p = problem.X, problem.y[:, None], regression.risk_min, architecture.p
         self.step_flops = step_flops(problem, architecture)
         self.range_dimension = architecture.parameters
-        self._shared = (
-            np.array([architecture.inputs, *architecture.widths], dtype=np.int64),
-            p.astype(kind),
-            _read_only(X, kind),
-            _read_only(y.T, kind),
-            ACTIVATION_CODES[architecture.activation_name],
+        self._network = sampled(
+            (architecture.inputs, *architecture.widths),
+            architecture.biases,
+            p,
+            X,
+            y.T,
+            code_of(architecture.activation_name),
             floor,
+            kind,
         )
         # With several outputs other saddles lie between w = 0 and a minimiser.
         share = 0.5 if architecture.output is not None else 1e-6
@@ -135,31 +130,30 @@ class SamplesBackend:
         square = (_DEFAULT_GRADIENT if tolerance is None else tolerance) ** 2
         if goal is not None:
             settled, square = goal, _ANY_GRADIENT
-        self._stop = (CHECK_EVERY, square, settled, _LIMITS[kind.name])
+        self._momentum = None if momentum is None else momentum.coefficients
+        self._stop = Stop(CHECK_EVERY, square, 0.0, settled, _LIMITS[kind.name])
 
     def advance(self, packed: Any, block: int, begin: int, steps: int) -> None:
         """Steps by the compiled kernel."""
         from flatmin.lanes.samples_descent import descend_samples
 
-        lanes = packed.weights.shape[2]
         descend_samples(
-            (self.kind.type(0),) * lanes,
+            (self.kind.type(0),) * packed.weights.shape[2],
             packed.weights,
-            *self._shared,
-            packed.rate,
-            packed.left,
-            packed.excess,
-            packed.gradient,
-            packed.extremes,
+            self._network,
+            _runs(packed),
+            self._stop,
+            self._momentum,
             begin,
             steps,
-            *self._stop,
             block,
             block + 1,
         )
         diverged = ~np.isfinite(packed.gradient[block])
         packed.excess[block][diverged] = np.inf
-        flat = np.where(diverged[:, None], 0.0, packed.weights[block].T.astype(float))
+        flat = np.where(
+            diverged[:, None], 0.0, packed.weights[block].T[:, : self.range_dimension].astype(float)
+        )
         packed.distance[block] = np.where(diverged, np.inf, self._distance(flat))
 
     def _distance(self, flat: Float) -> Float:
@@ -226,7 +220,7 @@ class SamplesBackend:
         return out
 
     def _sharpness(self, packed: Any, block: int, whole: Yes, tolerance: float) -> list[Float]:
-        flat = packed.weights[block].T[whole]
+        flat = packed.weights[block].T[whole, : self.range_dimension]
         start = packed.vectors[block].T[whole]
         found = sharpness(
             self._problem,
@@ -251,13 +245,6 @@ def _blank(records: int, sharp: bool, lanes: int) -> Float:
 
     quantities = len(COLUMNS) + (len(SHARPNESS_COLUMNS) if sharp else 0)
     return np.full((records, quantities, lanes), np.nan)
-
-
-def _read_only(array: Float, kind: np.dtype[Any]) -> NDArray[Any]:
-    """Row-major and read-only: the compiler has another kernel for arrays that may be written."""
-    result: NDArray[Any] = np.ascontiguousarray(array, dtype=kind).view()
-    result.flags.writeable = False
-    return result
 
 
 def _runs(packed: Any) -> Runs:

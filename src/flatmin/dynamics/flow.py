@@ -66,7 +66,7 @@ def flow(
             "gradient flow is for linear networks with one output or several, "
             f"got activation {architecture.activation_name!r}"
         )
-    architecture.check_fits(regression.d, regression.targets)
+    architecture.check_fits(regression)
     rtol, tolerance = check_positive("rtol", rtol), check_positive("tolerance", tolerance)
     atol = rtol * ATOL_SHARE if atol is None else check_positive("atol", atol)
     if not end > 0.0:

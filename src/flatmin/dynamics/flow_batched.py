@@ -5,8 +5,8 @@ the flow is
 
     dW_k/dt = -B_k' C_k'                             excess risk tr((P - P*) Sigma (P - P*)')
 
-integrated by the method of `tableau` under `step_control`, as in `lanes.flow`: every network has its
-own time, step, error control and end. Networks that ended are left out of the batch.
+integrated by the method of `tableau` under `step_control`, as in `lanes.flow`: every network has
+its own time, step, error control and end. Networks that ended are left out of the batch.
 
 It is NumPy because its work is products of matrices, which BLAS does well. The derivative of a
 layer has the rank of the number of outputs, so keeping it as factors, as `lanes.flow` does, saves

@@ -10,19 +10,15 @@ from __future__ import annotations
 from typing import Any
 
 from flatmin.lanes.compiling import helper, inlined, shared
-from flatmin.lanes.vectors import (
-    fma,
-    inner,
-    load,
-    outer,
-    put,
-    scaled,
-    store,
-    take,
-    where,
-    where_less,
-    zeros,
-)
+from flatmin.lanes.vectors import fma, inner, outer, put, scaled, take, where, zeros
+
+
+@inlined
+def piece(left):
+    """How many of what is left come next, three if that leaves none alone."""
+    if left == 3 or left > 4:
+        return 3
+    return 2 if left >= 2 else 1
 
 
 def _transposed_rows(rows: int) -> Any:
@@ -164,16 +160,7 @@ def smaller(x, y):
 
 
 @inlined
-def widen_pair(extremes, value):
+def widen(extremes, value):
     """The two vectors of `extremes` become the least and the largest with `value`."""
     extremes[0] = smaller(value, extremes[0])
     extremes[1] = larger(value, extremes[1])
-
-
-@inlined
-def widen(zero, n, extremes, at, value):
-    """extremes[at] and the vector after it become the least and the largest with `value`."""
-    low = load(zero, extremes, at)
-    high = load(zero, extremes, at + n)
-    store(extremes, at, where_less(value, low, value, low))
-    store(extremes, at + n, where_less(high, value, value, high))

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flatmin.lanes.algebra import input_gradient, larger
+from flatmin.lanes.algebra import input_gradient, larger, piece
 from flatmin.lanes.compiling import compiled, helper, inlined
 from flatmin.lanes.layout import scratch
 from flatmin.lanes.step_control import (
@@ -96,23 +96,21 @@ def _product(w, across, along, x, ins, v, y, outs, s, step, dots):
     """y_s = W x_s + step sum_m A_sm (x_m . x_s) v_m, m over the stages that s uses.
 
     Entry (o, e) of W, seen as the map from x to y, is w[o across + e along]; x, v and y begin with
-    stage 0 of their node. The entries of y are taken in threes, the last ones in twos or alone.
+    stage 0 of their node. The entries of y are taken by `piece`.
     """
     stages, used, x_s, y_s = STAGES[s], COUNTS[s], x[s * ins :], y[s * outs :]
     for m in range(used):
         dots[m] = step * COEFFICIENTS[s, m] * _dot(x_s, x[stages[m] * ins :], ins)
     o = 0
     while o < outs:
-        left, row, v_o, y_o = outs - o, w[o * across :], v[o:], y_s[o:]
-        if left == 3 or left > 4:
+        count, row, v_o, y_o = piece(outs - o), w[o * across :], v[o:], y_s[o:]
+        if count == 3:
             _three(row, across, along, x_s, ins, v_o, outs, stages, used, dots, y_o)
-            o += 3
-        elif left >= 2:
+        elif count == 2:
             _two(row, across, along, x_s, ins, v_o, outs, stages, used, dots, y_o)
-            o += 2
         else:
             _one(row, across, along, x_s, ins, v_o, outs, stages, used, dots, y_o)
-            o += 1
+        o += count
 
 
 @helper

@@ -34,6 +34,18 @@ class Linear(NamedTuple):
     target: NDArray[Any]  # w*
 
 
+class Sampled(NamedTuple):
+    """A network of any activation and its samples."""
+
+    layout: Layout
+    biases: int  # 1 if every layer has a last column that multiplies 1, else 0
+    p: NDArray[Any]  # [d_L], or [0] for d_L outputs of their own
+    inputs: NDArray[Any]  # [samples, d_0]
+    target: NDArray[Any]  # [outputs, samples], one output if there is a p
+    activation: int  # a code of `activations`
+    floor: float  # what is taken off the risk to give the excess, such as the least risk
+
+
 class Runs(NamedTuple):
     """The runs of all lanes, `[block, lane]` each."""
 
@@ -56,11 +68,27 @@ class Stop(NamedTuple):
     limit: float  # diverged: before the step at which the excess risk is not below this
 
 
-def layout(widths: Sequence[int]) -> Layout:
-    """The layout of networks of widths d_0 .. d_L."""
+def layout(widths: Sequence[int], biases: int = 0) -> Layout:
+    """The layout of networks of widths d_0 .. d_L; with biases layers are [d_{k+1}, d_k + 1]."""
     d = np.array(widths, dtype=np.int64)
-    layers, nodes = np.cumsum(d[1:] * d[:-1]), np.cumsum(d)
+    layers, nodes = np.cumsum(d[1:] * (d[:-1] + biases)), np.cumsum(d + biases)
     return Layout(d, np.concatenate([[0], layers]), np.concatenate([[0], nodes]))
+
+
+def sampled(
+    widths: Sequence[int],
+    biases: bool,
+    p: ArrayLike,
+    inputs: ArrayLike,
+    target: ArrayLike,
+    activation: int,
+    floor: float,
+    kind: Any = float,
+) -> Sampled:
+    """The network and its samples, in the precision `kind`."""
+    p, inputs, target = (read_only(array, kind) for array in (p, inputs, target))
+    where, wide = layout(widths, int(biases)), int(biases)
+    return Sampled(where, wide, p, inputs, target, activation, float(floor))
 
 
 def linear(
@@ -84,3 +112,12 @@ def scratch(size, like):
     buffer = np.zeros(size + line, like.dtype)
     start = -(buffer.ctypes.data // like.itemsize) % line
     return buffer[start : start + size]
+
+
+@helper
+def block_of(runs, block):
+    """The runs of one block."""
+    return Runs(
+        runs.rate[block], runs.left[block], runs.excess[block], runs.gradient[block],
+        runs.distance[block], runs.extremes[block].reshape(-1),
+    )  # fmt: skip

@@ -22,12 +22,12 @@ from flatmin.lanes.algebra import (
     larger,
     times_and_step,
     transposed_times,
-    widen_pair,
+    widen,
 )
 from flatmin.lanes.compiling import compiled, helper, inlined
-from flatmin.lanes.layout import Runs, scratch
+from flatmin.lanes.layout import block_of, scratch
 from flatmin.lanes.momentum_descent import steady_square, times_and_step_with_velocity
-from flatmin.lanes.vectors import absolute, all_lanes, vectors, where
+from flatmin.lanes.vectors import absolute, all_lanes, splat, vectors, where
 
 
 @inlined
@@ -46,15 +46,6 @@ def _clear(diverged, x, size):
     """Zero the diverged lanes of a buffer: their products vanish instead of becoming NaN."""
     for j in range(size):
         x[j] = where(diverged, 0.0, x[j])
-
-
-@helper
-def block_of(runs, block):
-    """The runs of one block."""
-    return Runs(
-        runs.rate[block], runs.left[block], runs.excess[block], runs.gradient[block],
-        runs.distance[block], runs.extremes[block].reshape(-1),
-    )  # fmt: skip
 
 
 @helper
@@ -98,7 +89,7 @@ def descend_block(lanes, weights, network, runs, stop, momentum, begin, steps, m
         eta = where(fine & (todo > 0.5), eta, 0.0)
         if not all_lanes(fine):
             _clear(~fine, a, 2 * size)
-        move = 0.0 if measure else eta
+        move = splat(lanes, 0.0) if measure else eta
         todo = todo - where(move > 0.0, 1.0, 0.0)
         for k in range(depth):
             rows, columns, layer = widths[k + 1], widths[k], w[layers[k] :]
@@ -110,9 +101,9 @@ def descend_block(lanes, weights, network, runs, stop, momentum, begin, steps, m
                     layer, velocity[layers[k] :], rows, columns, x, y, move, above, momentum
                 )
         if watched and step > 0:
-            widen_pair(extremes, risk)
-            widen_pair(extremes[2:], dot(error, error, d))
-            widen_pair(extremes[4:], gradient_square(a, b, network.layout))
+            widen(extremes, risk)
+            widen(extremes[2:], dot(error, error, d))
+            widen(extremes[4:], gradient_square(a, b, network.layout))
         if measure:
             square, apart = gradient_square(a, b, network.layout), dot(error, error, d)
             vectors(lanes, runs.rate)[0] = eta

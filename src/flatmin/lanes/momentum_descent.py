@@ -23,7 +23,7 @@ from typing import Any
 
 from flatmin.lanes.algebra import dot
 from flatmin.lanes.compiling import helper, inlined
-from flatmin.lanes.vectors import outer, put, scaled, take, where, zeros
+from flatmin.lanes.vectors import fma, outer, put, scaled, take, where, zeros
 
 
 def _rows(rows: int) -> Any:
@@ -64,3 +64,14 @@ def steady_square(v, size, eta, momentum):
     """|(1 - beta) V / eta|^2: the squared gradient that would keep up this velocity."""
     factor = (1.0 - momentum[0]) / eta
     return factor * factor * dot(v, v, size)
+
+
+@inlined
+def step_with_velocity(w, v, g, size, move, momentum):
+    """The step of all weights and velocities by a gradient that is at hand."""
+    keep, push = where(move > 0.0, momentum[0], 1.0), where(move > 0.0, momentum[1], 0.0)
+    for e in range(size):
+        # A lane that rests keeps its bits, whatever its gradient is.
+        change = where(move > 0.0, -move * g[e], 0.0)
+        v[e] = fma(keep, v[e], change)
+        w[e] = fma(push, v[e], fma(momentum[2], change, w[e]))

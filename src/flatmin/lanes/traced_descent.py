@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from flatmin.lanes.algebra import larger, smaller
 from flatmin.lanes.compiling import compiled
-from flatmin.lanes.linear_descent import block_of, descend_block, descent_scratch
+from flatmin.lanes.layout import block_of
+from flatmin.lanes.linear_descent import descend_block, descent_scratch
 from flatmin.lanes.sharpness import block_sharpness, sharpness_scratch
 from flatmin.lanes.vectors import all_lanes, put, splat, vectors, where
 

@@ -133,7 +133,7 @@ def _operation(function: Any, kinds: str, generate: Callable[..., Any]) -> None:
     extending.lower_builtin(function, *(kind[letter] for letter in kinds[1:]))(lower)
 
 
-def _llvm_function(name: str) -> Callable[..., Any]:
+def llvm_function(name: str) -> Callable[..., Any]:
     """An LLVM intrinsic on vectors, such as llvm.fma."""
 
     def generate(builder: Any, kind: Lanes, *arguments: Any) -> Any:
@@ -183,9 +183,9 @@ _operation(operator.sub, "vvv", lambda builder, kind, a, b: builder.fsub(a, b))
 _operation(operator.mul, "vvv", lambda builder, kind, a, b: builder.fmul(a, b))
 _operation(operator.truediv, "vvv", lambda builder, kind, a, b: builder.fdiv(a, b))
 _operation(operator.neg, "vv", lambda builder, kind, a: builder.fneg(a))
-_operation(fma, "vvvv", _llvm_function("fma"))
-_operation(root, "vv", _llvm_function("sqrt"))
-_operation(absolute, "vv", _llvm_function("fabs"))
+_operation(fma, "vvvv", llvm_function("fma"))
+_operation(root, "vv", llvm_function("sqrt"))
+_operation(absolute, "vv", llvm_function("fabs"))
 # A comparison with NaN is no.
 _operation(operator.lt, "mvv", lambda builder, kind, a, b: builder.fcmp_ordered("<", a, b))
 _operation(operator.le, "mvv", lambda builder, kind, a, b: builder.fcmp_ordered("<=", a, b))
@@ -272,11 +272,33 @@ def splat(typing, like, number):
     return kind(like, kind), lambda context, builder, signature, arguments: arguments[1]
 
 
+@intrinsic
+def paired(typing, place):
+    """The same place, with vectors of twice the lanes."""
+    kind = Vectors(Lanes(2 * place.vector.count, place.vector.element))
+
+    def codegen(context, builder, signature, arguments):
+        return builder.bitcast(arguments[0], context.get_value_type(kind))
+
+    return kind(place), codegen
+
+
 # --- tiles: tuples of vectors that stay in registers ---------------------------------------------
+#
+# A tile of r rows and c columns is a tuple of r c vectors, row by row; row i begins i strides after
+# the first, columns follow one another.
 
 
-def _steps(builder: Any, count: int, stride: Any) -> list[Any]:
-    return [builder.mul(ir.Constant(stride.type, i), stride) for i in range(count)]
+def _places(builder: Any, count: int, columns: int, stride: Any) -> list[Any]:
+    """Where the `count` vectors of a tile are."""
+    rows = [builder.mul(stride.type(i), stride) for i in range(count // columns)]
+    return [builder.add(row, stride.type(j)) for row in rows for j in range(columns)]
+
+
+def _columns(given: Any) -> tuple[Any, int]:
+    """The type and the number of columns, which may be left out."""
+    left_out = not isinstance(given, types.Type)
+    return (types.Omitted(given), given) if left_out else (given, given.literal_value)
 
 
 @_literal
@@ -291,29 +313,29 @@ def zeros(typing, like, count):
 
 
 @_literal
-def take(typing, place, count, stride):
-    """place[0], place[stride], ...: a tile of `count` vectors."""
-    if not isinstance(count, types.IntegerLiteral):
-        return None
-    kind = types.UniTuple(place.vector, count.literal_value)
+def take(typing, place, rows, stride, columns=1):
+    """The tile of so many rows and columns at a place."""
+    columns, wide = _columns(columns)
+    kind = types.UniTuple(place.vector, rows.literal_value * wide)
 
     def codegen(context, builder, signature, arguments):
-        steps = _steps(builder, kind.count, arguments[2])
-        return cgutils.pack_array(builder, [_load(builder, place, arguments[0], s) for s in steps])
+        places = _places(builder, kind.count, wide, arguments[2])
+        return cgutils.pack_array(builder, [_load(builder, place, arguments[0], e) for e in places])
 
-    return kind(place, count, types.intp), codegen
+    return kind(place, rows, types.intp, columns), codegen
 
 
-@intrinsic
-def put(typing, place, stride, tile):
-    """place[0], place[stride], ... = the vectors of a tile."""
+@_literal
+def put(typing, place, stride, tile, columns=1):
+    """The tile becomes what is at a place."""
+    columns, wide = _columns(columns)
 
     def codegen(context, builder, signature, arguments):
-        for i, step in enumerate(_steps(builder, tile.count, arguments[1])):
-            _store(builder, place, arguments[0], step, builder.extract_value(arguments[2], i))
+        for i, e in enumerate(_places(builder, tile.count, wide, arguments[1])):
+            _store(builder, place, arguments[0], e, builder.extract_value(arguments[2], i))
         return context.get_dummy_value()
 
-    return types.none(place, types.intp, tile), codegen
+    return types.none(place, types.intp, tile, columns), codegen
 
 
 def _fused_over(pairs: Callable[[Any, Any], list[tuple[Any, Any]]]) -> Callable[..., Any]:
@@ -324,7 +346,7 @@ def _fused_over(pairs: Callable[[Any, Any], list[tuple[Any, Any]]]) -> Callable[
             [value] if isinstance(kind, Lanes) else cgutils.unpack_tuple(builder, value, kind.count)
             for kind, value in zip(signature.args, arguments, strict=True)
         )
-        kind, fused = signature.return_type, _llvm_function("fma")
+        kind, fused = signature.return_type, llvm_function("fma")
         if isinstance(kind, Lanes):
             (total,) = tile
             for x, y in pairs(rows, columns):
@@ -354,115 +376,14 @@ def inner(typing, x, y, total):
 
 @intrinsic
 def scaled(typing, factor, tile):
-    """factor times each vector of a tile."""
+    """Each vector of a tile times a factor, or times that of another tile."""
+    kind = factor if isinstance(factor, types.UniTuple) else tile.dtype
 
     def codegen(context, builder, signature, arguments):
-        parts = cgutils.unpack_tuple(builder, arguments[1], tile.count)
-        return cgutils.pack_array(builder, [builder.fmul(arguments[0], part) for part in parts])
+        factors, parts = [arguments[0]] * tile.count, cgutils.unpack_tuple(builder, arguments[1])
+        if kind is factor and isinstance(kind, types.UniTuple):
+            factors = cgutils.unpack_tuple(builder, arguments[0])
+        products = [builder.fmul(a, b) for a, b in zip(factors, parts, strict=True)]
+        return cgutils.pack_array(builder, products)
 
-    return tile(tile.dtype, tile), codegen
-
-
-# --- to go when `samples_descent` and `functions` are written with operators -------------------
-
-
-def _scalar(element: Any) -> Any:
-    return ir.FloatType() if element == types.float32 else ir.DoubleType()
-
-
-def _lanes_like(like: Any) -> Lanes:
-    return like if isinstance(like, Lanes) else Lanes(like.count, like.dtype)
-
-
-def _address(context: Any, builder: Any, kind: Any, array: Any, index: Any, lanes: Lanes) -> Any:
-    """Pointer to the vector that begins at array[index] (no bounds check)."""
-    data = context.make_array(kind)(context, builder, array).data
-    vector = ir.VectorType(_scalar(lanes.element), lanes.count)
-    return builder.bitcast(builder.gep(data, [index]), vector.as_pointer())
-
-
-@intrinsic
-def load(typing, like, array, index):
-    """array[index : index + lanes] of a contiguous one-dimensional array."""
-
-    def codegen(context, builder, signature, arguments):
-        address = _address(context, builder, array, arguments[1], arguments[2], like)
-        return builder.load(address, align=array.dtype.bitwidth // 8)
-
-    return like(like, array, types.intp), codegen
-
-
-@intrinsic
-def store(typing, array, index, vector):
-    """array[index : index + lanes] = vector."""
-
-    def codegen(context, builder, signature, arguments):
-        address = _address(context, builder, array, arguments[0], arguments[1], vector)
-        builder.store(arguments[2], address, align=array.dtype.bitwidth // 8)
-        return context.get_dummy_value()
-
-    return types.none(array, types.intp, vector), codegen
-
-
-def _call_llvm(name: str, operands: int) -> Any:
-    """An LLVM intrinsic on vectors, such as llvm.fma."""
-
-    def generate(context, builder, signature, arguments):
-        kind = signature.return_type
-        vector = context.get_value_type(kind)
-        suffix = "f32" if kind.element == types.float32 else "f64"
-        function = cgutils.get_or_insert_function(
-            builder.module,
-            ir.FunctionType(vector, [vector] * operands),
-            f"llvm.{name}.v{kind.count}{suffix}",
-        )
-        return builder.call(function, arguments)
-
-    return generate
-
-
-@intrinsic
-def plus(typing, a, b):
-    """a + b."""
-    return a(a, b), lambda context, builder, signature, arguments: builder.fadd(*arguments)
-
-
-@intrinsic
-def minus(typing, a, b):
-    """a - b."""
-    return a(a, b), lambda context, builder, signature, arguments: builder.fsub(*arguments)
-
-
-@intrinsic
-def times(typing, a, b):
-    """a b."""
-    return a(a, b), lambda context, builder, signature, arguments: builder.fmul(*arguments)
-
-
-@intrinsic
-def over(typing, a, b):
-    """a / b."""
-    return a(a, b), lambda context, builder, signature, arguments: builder.fdiv(*arguments)
-
-
-@intrinsic
-def where_less(typing, a, b, yes, no):
-    """yes in the lanes with a < b, no elsewhere (also where a or b is NaN)."""
-
-    def codegen(context, builder, signature, arguments):
-        a, b, yes, no = arguments
-        return builder.select(builder.fcmp_ordered("<", a, b), yes, no)
-
-    return yes(a, b, yes, no), codegen
-
-
-@intrinsic
-def all_less(typing, a, b):
-    """Whether a < b in every lane (false if one is NaN)."""
-
-    def codegen(context, builder, signature, arguments):
-        bits = ir.IntType(signature.args[0].count)
-        mask = builder.bitcast(builder.fcmp_ordered("<", *arguments), bits)
-        return builder.icmp_unsigned("==", mask, ir.Constant(bits, -1))
-
-    return types.boolean(a, b), codegen
+    return tile(kind, tile), codegen

@@ -84,7 +84,8 @@ def architecture_of(study: Study, inputs: int, depth: int, width: int | None) ->
     """The networks of a depth and width."""
     network = study.architecture
     if network.kind == "mlp":
-        return Architecture.mlp(inputs, depth, width, network.activation)
+        biases = bool(network.biases)
+        return Architecture.mlp(inputs, depth, width, network.activation, biases=biases)
     if network.output == "paper":
         p = paper_output_vector()
     elif network.output == "paper-by-depth":

@@ -102,6 +102,7 @@ class ArchitectureSpec(Section):
     depth: Depth | None = None
     width: Count | None = None
     activation: Annotated[str, one_of(ACTIVATIONS)] = "linear"
+    biases: StrictBool | None = None
     output: Annotated[str, one_of(OUTPUTS)] | None = None
 
 

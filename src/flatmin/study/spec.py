@@ -75,8 +75,8 @@ class Study(Section):
 
     @property
     def linear(self) -> bool:
-        """Whether the networks are linear."""
-        return self.architecture.activation == "linear"
+        """Whether the networks are linear, so that they need no rows."""
+        return self.architecture.activation == "linear" and not self.architecture.biases
 
     @property
     def runs(self) -> int:
@@ -178,11 +178,13 @@ def _check_network(study: Study) -> None:
     if network.kind == "residual":
         if network.width is not None or "width" in study.grid.names():
             raise ValueError("architecture.width must be left out for residual networks")
-        if not study.linear:
+        if network.activation != "linear":
             raise ValueError(
                 "architecture.activation must be 'linear' for residual networks, "
                 f"got {network.activation!r}"
             )
+        if network.biases:
+            raise ValueError("architecture.biases must be left out for residual networks")
     elif network.output is not None:
         raise ValueError("architecture.output is for kind = 'residual' only")
     elif init == "residual":
@@ -207,8 +209,6 @@ def _check_method(study: Study) -> None:
     takes = "momentum" in settings(method.name)
     if takes and method.momentum is None:
         raise ValueError(f"method.momentum is missing: method.name {method.name!r} needs it")
-    if takes and not study.linear:
-        raise ValueError(f"method.name {method.name!r} is for linear networks with one output")
     if method.momentum is not None and not takes:
         known = " and ".join(repr(name) for name in METHODS if "momentum" in settings(name))
         raise ValueError(f"method.momentum is for method.name {known} only")
@@ -279,6 +279,7 @@ kind = "mlp"        # or "residual"
 depth = 10          # number of layers; a list under [grid] varies it
 # width = 5         # of hidden layers; default: the number of features
 # activation = "linear"
+# biases = false
 
 [initialisation]
 name = "gaussian"   # residual, zero-layer, balanced, flattest, minimiser
