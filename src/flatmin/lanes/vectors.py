@@ -57,6 +57,10 @@ class Mask(types.Type):
         self.vector = vector
         super().__init__(name=f"Mask({vector})")
 
+    def can_convert_from(self, typingctx: Any, other: Any) -> Any:
+        """What was taken for a number, and its comparison for a yes or no, may yet be lanes."""
+        return Conversion.safe if isinstance(other, types.Boolean | types.Integer) else None
+
 
 class Vectors(types.Type):
     """Numba type of a place in memory from which on lie lane vectors, one after another."""
