@@ -192,7 +192,7 @@ BAD = [
         ["train", "--learning-rate", "0.1", "--init", "residual", "--width", "7"],
         "residual initialisation needs every layer to be 5 x 5",
     ),
-    (["train", "--learning-rate", "0.1", "--activation", "relu"], "activation must be one of"),
+    (["train", "--learning-rate", "0.1", "--activation", "bump"], "activation must be one of"),
     (["train", "--flow", "--activation", "tanh"], "linear networks with one output"),
     (["train", "--learned-at", "1"], "--learned-at must lie between 0 and 1"),
     (["train", "--learned-at", "some"], "--learned-at must be a number"),

@@ -95,7 +95,7 @@ def in_memory(run: Training) -> Evidence:
         run.outcome,
         init=run.init,
         scale=run.scale,
-        learning_rate=run.learning_rate,
+        method=run.method,
     )
 
 

@@ -14,7 +14,7 @@ from flatmin.core.errors import SettingError
 from flatmin.curvature import sharpness
 from flatmin.data.generators import gaussian_samples
 from flatmin.data.sets import paper_samples
-from flatmin.dynamics import descent
+from flatmin.dynamics import descent, rounds
 from flatmin.dynamics.edge import midway
 from flatmin.dynamics.endings import State
 from flatmin.dynamics.methods import (
@@ -25,7 +25,6 @@ from flatmin.dynamics.methods import (
     Nesterov,
     method_of,
 )
-from flatmin.dynamics.momentum import Momentum
 from flatmin.dynamics.recording import Recording
 from flatmin.dynamics.training import train
 from flatmin.ledger.collect import evidence_of
@@ -173,31 +172,31 @@ def test_bits_do_not_depend_on_threads_lanes_slices_or_neighbours(kind, monkeypa
             expected = getattr(whole, name)[chosen]
             np.testing.assert_array_equal(getattr(outcome, name), expected)
         np.testing.assert_array_equal(outcome.ensemble.flat(), whole.ensemble.flat()[chosen])
-        np.testing.assert_array_equal(outcome.velocity, whole.velocity[chosen])
+        np.testing.assert_array_equal(outcome.beside, whole.beside[chosen])
 
     same(run(every, 2), every)
     same(run(every[::-1].copy(), 1), every[::-1])
     for i in (0, 20):
         same(run(np.array([i]), 1), np.array([i]))
     same(run(every, 1, Recording(7, ("excess_risk", "sharpness"))), every)
-    monkeypatch.setattr(descent, "_SLICE_FLOPS", 1.0)
-    monkeypatch.setattr(descent, "_ROUNDS", (3, 50))
+    monkeypatch.setattr(rounds, "_SLICE_FLOPS", 1.0)
+    monkeypatch.setattr(rounds, "_ROUNDS", (3, 50))
     same(run(every, 2), every)
 
 
 @pytest.mark.parametrize("kind", MOVING)
 def test_a_run_is_continued_from_its_velocity(kind):
     data, start = paper_samples().regression(), networks(4, depth=5)
-    rule = kind(learning_rate=0.005, momentum=0.9).velocity_rule
+    rule = kind(learning_rate=0.005, momentum=0.9).rule
 
     def go(ensemble, steps, velocity=None):
         return descent.descend(
-            data, ensemble, 0.005, steps, momentum=rule, velocity=velocity, tolerance=NEVER
+            data, ensemble, 0.005, steps, rule=rule, beside=velocity, tolerance=NEVER
         )
 
     half = go(start, 32)
     np.testing.assert_array_equal(
-        go(half.ensemble, 32, half.velocity).ensemble.flat(), go(start, 64).ensemble.flat()
+        go(half.ensemble, 32, half.beside).ensemble.flat(), go(start, 64).ensemble.flat()
     )
     chosen = np.ones(4, dtype=bool)
     middle = midway(data, half, 0.005, chosen).flat()
@@ -209,10 +208,10 @@ def test_a_gradient_that_vanishes_in_passing_is_no_end():
     # One weight that swings through its minimum: gradient 0 at a check, velocity not.
     data, start = gaussian_samples(n=20, d=1, seed=0).regression(), networks(1, depth=1, d=1)
     at_minimum = Ensemble.from_flat(start.architecture, [[float(data.w_star[0])]])
-    rule = Momentum(beta=0.9)
-    settings = {"momentum": rule, "tolerance": 1e-3, "observe_ends": False}
-    rest = descent.descend(data, at_minimum, 1e-3, 17, velocity=np.zeros((1, 1)), **settings)
-    moving = descent.descend(data, at_minimum, 1e-3, 17, velocity=np.ones((1, 1)), **settings)
+    rule = HeavyBall(learning_rate=1e-3, momentum=0.9).rule
+    settings = {"rule": rule, "tolerance": 1e-3, "observe_ends": False}
+    rest = descent.descend(data, at_minimum, 1e-3, 17, beside=np.zeros((1, 1)), **settings)
+    moving = descent.descend(data, at_minimum, 1e-3, 17, beside=np.ones((1, 1)), **settings)
     assert rest.state[0] == State.SETTLED
     assert moving.state[0] != State.SETTLED
 
@@ -231,8 +230,7 @@ def test_settled_runs_keep_below_their_edge_and_the_ledger_says_so(kind):
         outcome,
         init="gaussian",
         scale=0.45,
-        learning_rate=rate,
-        reach=method.reach,
+        method=method,
     )
     np.testing.assert_allclose(runs.edge, method.edge)
     assert {record.verdict for record in edge(runs)} == {Verdict.HOLDS}
@@ -263,10 +261,9 @@ def test_endings_foretell_what_more_steps_show(kind, share, beta):
 
 def test_a_velocity_of_another_shape_is_told():
     data, start = paper_samples().regression(), networks(2)
-    with pytest.raises(SettingError, match="velocity must have shape"):
-        descent.descend(
-            data, start, 0.01, 5, momentum=Momentum(beta=0.5), velocity=np.zeros((1, 3))
-        )
+    rule = HeavyBall(learning_rate=0.01, momentum=0.5).rule
+    with pytest.raises(SettingError, match=r"beside must have shape \(2, 80\)"):
+        descent.descend(data, start, 0.01, 5, rule=rule, beside=np.zeros((1, 3)))
 
 
 @pytest.mark.parametrize(

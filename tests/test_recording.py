@@ -7,7 +7,7 @@ import pytest
 
 from flatmin.data.generators import gaussian_samples
 from flatmin.data.sets import paper_samples
-from flatmin.dynamics import descent
+from flatmin.dynamics import rounds
 from flatmin.dynamics.descent import descend
 from flatmin.dynamics.recording import NETWORK_MEASURES, Recording
 from flatmin.dynamics.training import train
@@ -120,7 +120,7 @@ def test_extremes_do_not_depend_on_slices_threads_or_neighbours(name, monkeypatc
     single = trace(problem, alone, 0.1, 300, recording)
     assert all(np.array_equal(whole[key][:, 4:5], single[key], equal_nan=True) for key in whole)
     for steps in (1, 7, 29):
-        monkeypatch.setattr(descent._Run, "_slice_steps", lambda self, lanes, most=steps: most)
+        monkeypatch.setattr(rounds.Rounds, "_slice_steps", lambda self, lanes, most=steps: most)
         cut = trace(problem, ensemble, 0.1, 300, recording)
         assert all(np.array_equal(whole[key], cut[key], equal_nan=True) for key in whole)
 

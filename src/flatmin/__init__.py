@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from flatmin.dynamics.flow import flow as flow
     from flatmin.dynamics.methods import GradientDescent as GradientDescent
     from flatmin.dynamics.methods import GradientFlow as GradientFlow
-    from flatmin.dynamics.methods import HeavyBall as HeavyBall
-    from flatmin.dynamics.methods import Nesterov as Nesterov
+    from flatmin.dynamics.momentum import HeavyBall as HeavyBall
+    from flatmin.dynamics.momentum import Nesterov as Nesterov
     from flatmin.dynamics.outcome import Outcome as Outcome
     from flatmin.dynamics.recording import Recording as Recording
     from flatmin.dynamics.recording import Trace as Trace

@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 HELP = {"help_option_names": ["-h", "--help"]}
 
 _WHOLE = ("depth", "width", "runs", "steps", "seed", "record_every", "threads", "workers")
-_NUMBER = ("output_norm", "scale", "share", "learned_at", "effort", "momentum")
+_NUMBER = ("output_norm", "scale", "share", "learned_at", "effort")
 _NAME = ("activation", "init", "preset")
 METAVARS = {
     **dict.fromkeys(_WHOLE, "N"),

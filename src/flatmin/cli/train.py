@@ -35,6 +35,9 @@ def train(
     activation: Annotated[str, typer.Option(help="linear, gelu-tanh, gelu-erf, tanh, ...")] = (
         "linear"
     ),
+    biases: Annotated[
+        bool, typer.Option("--biases", help="A bias beside every layer, from 0.")
+    ] = False,
     init: Annotated[
         str,
         typer.Option(
@@ -52,7 +55,8 @@ def train(
         ),
     ] = None,
     momentum: Annotated[
-        str | None, typer.Option(help="Heavy ball with this momentum, from 0 to below 1.")
+        str | None,
+        typer.Option(metavar="NUMBER", help="Heavy ball with this momentum, from 0 to below 1."),
     ] = None,
     nesterov: Annotated[
         bool, typer.Option("--nesterov", help="With --momentum: Nesterov's method.")
@@ -99,10 +103,21 @@ def train(
 
         vector = paper_output_vector()
     network = architecture_for(
-        init, problem, layers, width=hidden, activation=activation, p=vector, seed=begin
+        init,
+        problem,
+        layers,
+        width=hidden,
+        activation=activation,
+        biases=biases,
+        p=vector,
+        seed=begin,
     )
     rate = None
     if learning_rate is not None:
+        if biases and learning_rate.endswith("critical"):
+            from flatmin.dynamics.training import WITHOUT_BIASES
+
+            raise SettingError(f"--learning-rate must be a number: {WITHOUT_BIASES}")
         rate = options.learning_rate(learning_rate, _critical_rate(problem, network, name, beta))
     elif not flow:
         rate, tested = _tested_rate(problem, network, init, size, success, begin, quiet=json)
@@ -214,8 +229,8 @@ def _print_table(report: Training) -> None:
         learned_note(report.learned_at),
         *data.notes(),
     ]
-    if not report.architecture.linear:
-        notes.append("S_min is that of linear networks of the same depth")
+    if report.about_least:
+        notes.append(report.about_least)
     print_lines(report.interpretation(), notes)
 
 

@@ -9,13 +9,16 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
-from flatmin.core.arrays import Float, Yes
+from flatmin.core.arrays import Float, Whole, Yes
 from flatmin.core.checks import check_positive
 from flatmin.curvature import sharpness
 from flatmin.data.regression import Regression
 from flatmin.data.samples import Samples
-from flatmin.dynamics.momentum import Momentum
+from flatmin.dynamics.measures import below_saddles, error_of_map, task
+from flatmin.dynamics.recording import Recording
+from flatmin.dynamics.rule import Rule
 from flatmin.lanes.layout import Runs, Stop, linear, sampled
 from flatmin.lanes.sharpness import BASIS, start_vector
 from flatmin.network.architecture import Architecture, Family
@@ -25,10 +28,32 @@ CHECK_EVERY = 16
 # Beyond this excess risk a run has diverged: no product in a step overflows before it is seen.
 _LIMITS = {"float64": 1e60, "float32": 1e25}
 _RELATIVE_MOVE = 1e-11
-# The square of a gradient norm that is no condition.
-_ANY_GRADIENT = float("inf")
 # Where no rule from the data is known, this gradient norm counts as converged.
 _DEFAULT_GRADIENT = 1e-12
+
+
+class Packed:
+    """Networks in lanes: weights and what is beside them, per-lane numbers, start vectors.
+
+    `weights` is `[block, number, lane]`; `rate`, `left`, `excess`, `gradient` and `distance` are
+    `[block, lane]`. `extremes` `[block, 6, lane]` are those of a stride that was begun, as
+    `descend_block` has them; `vectors` `[block, dimension, lane]`, of dimension 0 if not asked for.
+    """
+
+    def __init__(
+        self,
+        members: Whole,
+        weights: NDArray[Any],
+        numbers: NDArray[Any],
+        extremes: NDArray[Any],
+        vectors: Float,
+    ) -> None:
+        self.members, self.weights, self.numbers = members, weights, numbers
+        self.extremes, self.vectors = extremes, vectors
+        self.rate, self.left, self.excess, self.gradient, self.distance = numbers
+        self.runs = Runs(
+            self.rate, self.left, self.excess, self.gradient, self.distance, extremes
+        )  # fmt: skip
 
 
 class Backend(Protocol):
@@ -38,20 +63,14 @@ class Backend(Protocol):
     step_flops: float
     range_dimension: int
 
-    def advance(self, packed: Any, block: int, begin: int, steps: int) -> None:
+    def advance(self, packed: Packed, block: int, begin: int, steps: int) -> None:
         """Take `steps` steps with one block, after `begin` steps so far."""
         ...
 
     def trace(
-        self,
-        packed: Any,
-        block: int,
-        begin: int,
-        every: int,
-        records: int,
-        number: int,
-        recording: Any,
-    ) -> Float:
+        self, packed: Packed, block: int, begin: int, every: int, records: int, number: int,
+        recording: Recording,
+    ) -> Float:  # fmt: skip
         """Take `records` times `every` steps; `[record, quantity, lane]` as `trace_block` has."""
         ...
 
@@ -59,129 +78,102 @@ class Backend(Protocol):
 def choose(
     problem: Regression | Samples,
     architecture: Architecture,
+    rule: Rule,
     tolerance: float | None,
     kind: np.dtype[Any],
     goal: float | None = None,
-    momentum: Momentum | None = None,
 ) -> Backend:
     """The backend for a problem and an architecture that fit each other.
 
-    With a `goal`, runs end as soon as their excess risk is below it, whatever the gradient. With
-    `momentum`, velocities follow the weights of a block.
+    With a `goal`, runs end as soon as their excess risk is below it, whatever the gradient.
     """
     architecture.check_fits(problem)
     if tolerance is not None:
         tolerance = check_positive("tolerance", tolerance)
-    if architecture.family is Family.ONE_OUTPUT:
-        return LinearBackend(problem.regression(), architecture, tolerance, kind, goal, momentum)
-    return SamplesBackend(problem, architecture, tolerance, kind, goal, momentum)
+    backend: Backend = BACKENDS[architecture.family](
+        problem, architecture, rule, tolerance, kind, goal
+    )
+    return backend
 
 
 def step_flops(problem: Regression | Samples, architecture: Architecture) -> float:
-    """The flops of one step of one network: what `choose`'s backend counts."""
-    if architecture.linear and architecture.output is not None:
-        return 6.0 * architecture.parameters + 2.0 * architecture.inputs**2
-    rows = problem.n if not architecture.linear else problem.d
-    # Activations cost as much again and more.
-    return (6.0 if architecture.linear else 18.0) * architecture.parameters * rows
+    """The flops of one step of gradient descent of one network."""
+    flops: float = BACKENDS[architecture.family].flops(problem, architecture)
+    return flops
 
 
 class SamplesBackend:
-    """Non-linear networks, and linear ones with several outputs (`lanes.samples_descent`).
-
-    The latter need only Sigma and P*: d rows of sqrt(d) Sigma^{1/2} stand in for the samples.
-    """
+    """Networks with an activation or biases (`lanes.samples_descent`)."""
 
     def __init__(
         self,
         problem: Regression | Samples,
         architecture: Architecture,
+        rule: Rule,
         tolerance: float | None,
         kind: np.dtype[Any],
         goal: float | None,
-        momentum: Momentum | None = None,
     ) -> None:
         from flatmin.lanes.activations import code_of
 
         self.kind, self._architecture, self._problem = kind, architecture, problem
-        regression = problem.regression()
-        self._w_star = np.atleast_2d(regression.w_star.T)
-        if architecture.linear:
-            X = np.sqrt(regression.d) * regression.sigma_root
-            y, floor, p = X @ self._w_star.T, 0.0, np.empty(0)
-        else:
-            assert isinstance(problem, Samples)
-            X, y, floor, p = problem.X, problem.y[:, None], regression.risk_min, architecture.p
-        self.step_flops = step_flops(problem, architecture)
+        self._task = task(problem, architecture)
+        self.step_flops = rule.cost * self.flops(problem, architecture)
         self.range_dimension = architecture.parameters
+        self._probe = _probe(self.range_dimension)
+        X, y, p, floor = self._rows()
         self._network = sampled(
-            (architecture.inputs, *architecture.widths),
-            architecture.biases,
-            p,
-            X,
-            y.T,
-            code_of(architecture.activation_name),
-            floor,
-            kind,
-        )
-        # With several outputs other saddles lie between w = 0 and a minimiser.
-        share = 0.5 if architecture.output is not None else 1e-6
-        settled = share * regression.excess_at_zero
+            (architecture.inputs, *architecture.widths), architecture.biases, p, X, y.T,
+            code_of(architecture.activation_name), floor, kind,
+        )  # fmt: skip
+        settled = below_saddles(self._task.regression, architecture)
         square = (_DEFAULT_GRADIENT if tolerance is None else tolerance) ** 2
         if goal is not None:
-            settled, square = goal, _ANY_GRADIENT
-        self._momentum = None if momentum is None else momentum.coefficients
+            settled, square = goal, np.inf
         self._stop = Stop(CHECK_EVERY, square, 0.0, settled, _LIMITS[kind.name])
+        self._rule = rule.kernel
 
-    def advance(self, packed: Any, block: int, begin: int, steps: int) -> None:
+    @staticmethod
+    def flops(problem: Regression | Samples, architecture: Architecture) -> float:
+        """Six a weight and row; activations cost as much again and more."""
+        return 18.0 * architecture.parameters * problem.n
+
+    def _rows(self) -> tuple[Float, Float, Float, float]:
+        """Inputs, targets, p, and what is taken off the risk."""
+        assert isinstance(self._problem, Samples)
+        floor = self._task.regression.risk_min
+        return self._problem.X, self._problem.y[:, None], self._architecture.p, floor
+
+    def _distance(self, flat: Float) -> Float:
+        """NaN: such networks compute no linear map."""
+        return np.full(len(flat), np.nan)
+
+    def advance(self, packed: Packed, block: int, begin: int, steps: int) -> None:
         """Steps by the compiled kernel."""
         from flatmin.lanes.samples_descent import descend_samples
 
         descend_samples(
-            (self.kind.type(0),) * packed.weights.shape[2],
-            packed.weights,
-            self._network,
-            _runs(packed),
-            self._stop,
-            self._momentum,
-            begin,
-            steps,
-            block,
-            block + 1,
-        )
+            (self.kind.type(0),) * packed.weights.shape[2], packed.weights, self._network,
+            packed.runs, self._stop, self._rule, begin, steps, block, block + 1,
+        )  # fmt: skip
         diverged = ~np.isfinite(packed.gradient[block])
         packed.excess[block][diverged] = np.inf
-        flat = np.where(
-            diverged[:, None], 0.0, packed.weights[block].T[:, : self.range_dimension].astype(float)
-        )
+        flat = np.where(diverged[:, None], 0.0, self._flat(packed, block))
         packed.distance[block] = np.where(diverged, np.inf, self._distance(flat))
 
-    def _distance(self, flat: Float) -> Float:
-        """|P - P*|_F^2; NaN for non-linear networks, which have no P."""
-        if not self._architecture.linear:
-            return np.full(len(flat), np.nan)
-        layers = self._architecture.split(flat)
-        product = layers[0]
-        for w in layers[1:]:
-            product = w @ product
-        return np.asarray(np.sum((product - self._w_star) ** 2, axis=(1, 2)))
+    def _flat(self, packed: Packed, block: int) -> Float:
+        return packed.weights[block, : self.range_dimension].T.astype(float)
 
     def trace(
-        self,
-        packed: Any,
-        block: int,
-        begin: int,
-        every: int,
-        records: int,
-        number: int,
-        recording: Any,
-    ) -> Float:
+        self, packed: Packed, block: int, begin: int, every: int, records: int, number: int,
+        recording: Recording,
+    ) -> Float:  # fmt: skip
         """Records one at a time; sharpness by Lanczos from the last eigenvector.
 
         The extremes of the distance are those of the steps at which sharpness is measured: the
         kernel does not know it.
         """
-        sharp = packed.vectors is not None
+        sharp = packed.vectors.size > 0
         out = _blank(records, sharp, packed.weights.shape[2])
         one_by_one, extremes = min(recording.sharpness_steps, every), packed.extremes[block]
         for record in range(records):
@@ -219,24 +211,110 @@ class SamplesBackend:
             extremes[0::2], extremes[1::2] = np.inf, -np.inf
         return out
 
-    def _sharpness(self, packed: Any, block: int, whole: Yes, tolerance: float) -> list[Float]:
-        flat = packed.weights[block].T[whole, : self.range_dimension]
-        start = packed.vectors[block].T[whole]
+    def _sharpness(self, packed: Packed, block: int, whole: Yes, tolerance: float) -> list[Float]:
         found = sharpness(
             self._problem,
-            Ensemble.from_flat(self._architecture, flat),
+            Ensemble.from_flat(self._architecture, self._flat(packed, block)[whole]),
             tolerance=tolerance,
             # A little of everything, so that an eigenvector that overtakes is noticed.
-            start=start + 0.1 * self._probe(),
+            start=packed.vectors[block].T[whole] + 0.1 * self._probe,
         )
         columns = np.full((3, len(whole)), np.nan)
         columns[:, whole] = found.value, found.residual, found.products
         packed.vectors[block][:, whole] = found.vector.T
         return list(columns)
 
-    def _probe(self) -> Float:
-        probe = start_vector(self.range_dimension)
-        return probe / np.linalg.norm(probe)
+
+class SeveralOutputsBackend(SamplesBackend):
+    """Linear networks with several outputs.
+
+    They need only Sigma and P*: d rows of sqrt(d) Sigma^{1/2} stand in for the samples.
+    """
+
+    @staticmethod
+    def flops(problem: Regression | Samples, architecture: Architecture) -> float:
+        """Six a weight and row."""
+        return 6.0 * architecture.parameters * problem.d
+
+    def _rows(self) -> tuple[Float, Float, Float, float]:
+        regression = self._task.regression
+        X = np.sqrt(regression.d) * regression.sigma_root
+        return X, X @ np.atleast_2d(regression.w_star.T).T, np.empty(0), 0.0
+
+    def _distance(self, flat: Float) -> Float:
+        """|P - P*|_F^2."""
+        error = error_of_map(self._architecture.split(flat), self._task)
+        return np.asarray(np.sum(error**2, axis=(1, 2)))
+
+
+class LinearBackend:
+    """Linear networks with one output (`lanes.linear_descent`)."""
+
+    def __init__(
+        self,
+        problem: Regression | Samples,
+        architecture: Architecture,
+        rule: Rule,
+        tolerance: float | None,
+        kind: np.dtype[Any],
+        goal: float | None,
+    ) -> None:
+        self.kind, regression = kind, problem.regression()
+        self.step_flops = rule.cost * self.flops(problem, architecture)
+        self.range_dimension = sum(map(sum, architecture.shapes))
+        self._probe = _probe(self.range_dimension)
+        depth, norm = architecture.depth, architecture.output_norm
+        widths = (architecture.inputs, *architecture.widths)
+        self._network = linear(widths, architecture.p, regression.sigma, regression.w_star, kind)
+        size = np.sqrt(depth) * (regression.w_star_norm / norm) ** (1.0 / depth)
+        relative = (_RELATIVE_MOVE * 2.0 * regression.smallest_eigenvalue * size) ** 2
+        settled = below_saddles(regression, architecture)
+        absolute = 0.0 if tolerance is None else tolerance**2
+        if goal is not None:
+            settled, absolute = goal, np.inf
+        relative = relative if tolerance is None else 0.0
+        self._stop = Stop(CHECK_EVERY, absolute, relative, settled, _LIMITS[kind.name])
+        self._rule = rule.kernel
+
+    @staticmethod
+    def flops(problem: Regression | Samples, architecture: Architecture) -> float:
+        """6 P for the layers, 2 d^2 for Sigma."""
+        return 6.0 * architecture.parameters + 2.0 * architecture.inputs**2
+
+    def advance(self, packed: Packed, block: int, begin: int, steps: int) -> None:
+        """Steps by the compiled kernel."""
+        from flatmin.lanes.linear_descent import descend
+
+        descend(
+            (self.kind.type(0),) * packed.weights.shape[2], packed.weights, self._network,
+            packed.runs, self._stop, self._rule, begin, steps, block, block + 1,
+        )  # fmt: skip
+
+    def trace(
+        self, packed: Packed, block: int, begin: int, every: int, records: int, number: int,
+        recording: Recording,
+    ) -> Float:  # fmt: skip
+        """Records by the compiled kernel."""
+        from flatmin.lanes.traced_descent import Spectrum, trace_block
+
+        lanes = packed.weights.shape[2]
+        out = _blank(records, packed.vectors.size > 0, lanes)
+        spectrum = Spectrum(
+            packed.vectors, self._probe, recording.sharpness_steps,
+            recording.sharpness_tolerance, 2000, min(BASIS, self.range_dimension),
+        )  # fmt: skip
+        trace_block(
+            (0.0,) * lanes, packed.weights, self._network, packed.runs, self._stop, self._rule,
+            begin, every, number, spectrum, block, out,
+        )  # fmt: skip
+        return out
+
+
+BACKENDS: dict[Family, Any] = {
+    Family.ONE_OUTPUT: LinearBackend,
+    Family.SEVERAL_OUTPUTS: SeveralOutputsBackend,
+    Family.SAMPLES: SamplesBackend,
+}
 
 
 def _blank(records: int, sharp: bool, lanes: int) -> Float:
@@ -247,105 +325,6 @@ def _blank(records: int, sharp: bool, lanes: int) -> Float:
     return np.full((records, quantities, lanes), np.nan)
 
 
-def _runs(packed: Any) -> Runs:
-    return Runs(
-        packed.rate,
-        packed.left,
-        packed.excess,
-        packed.gradient,
-        packed.distance,
-        packed.extremes,
-    )
-
-
-class LinearBackend:
-    """Linear networks with one output (`lanes.linear_descent`)."""
-
-    def __init__(
-        self,
-        regression: Regression,
-        architecture: Architecture,
-        tolerance: float | None,
-        kind: np.dtype[Any],
-        goal: float | None,
-        momentum: Momentum | None = None,
-    ) -> None:
-        self.kind = kind
-        cost = 1.0 if momentum is None else momentum.cost
-        self.step_flops = cost * step_flops(regression, architecture)
-        self.range_dimension = sum(map(sum, architecture.shapes))
-        probe = start_vector(self.range_dimension)
-        self._probe = probe / np.linalg.norm(probe)
-        depth, norm = architecture.depth, architecture.output_norm
-        widths = (architecture.inputs, *architecture.widths)
-        self._network = linear(widths, architecture.p, regression.sigma, regression.w_star, kind)
-        size = np.sqrt(depth) * (regression.w_star_norm / norm) ** (1.0 / depth)
-        relative = (_RELATIVE_MOVE * 2.0 * regression.smallest_eigenvalue * size) ** 2
-        settled = 0.5 * regression.excess_at_zero
-        absolute = 0.0 if tolerance is None else tolerance**2
-        if goal is not None:
-            settled, absolute = goal, _ANY_GRADIENT
-        self._stop = Stop(
-            CHECK_EVERY,
-            absolute,
-            relative if tolerance is None else 0.0,
-            settled,
-            _LIMITS[kind.name],
-        )
-        self._momentum = None if momentum is None else momentum.coefficients
-
-    def advance(self, packed: Any, block: int, begin: int, steps: int) -> None:
-        """Steps by the compiled kernel."""
-        from flatmin.lanes.linear_descent import descend
-
-        descend(
-            (self.kind.type(0),) * packed.weights.shape[2],
-            packed.weights,
-            self._network,
-            _runs(packed),
-            self._stop,
-            self._momentum,
-            begin,
-            steps,
-            block,
-            block + 1,
-        )
-
-    def trace(
-        self,
-        packed: Any,
-        block: int,
-        begin: int,
-        every: int,
-        records: int,
-        number: int,
-        recording: Any,
-    ) -> Float:
-        """Records by the compiled kernel."""
-        from flatmin.lanes.traced_descent import Spectrum, trace_block
-
-        blocks, _, lanes = packed.weights.shape
-        sharp = packed.vectors is not None
-        out = _blank(records, sharp, lanes)
-        trace_block(
-            (0.0,) * lanes,
-            packed.weights,
-            self._network,
-            _runs(packed),
-            self._stop,
-            self._momentum,
-            begin,
-            every,
-            number,
-            Spectrum(
-                packed.vectors if sharp else np.empty((blocks, 0, lanes)),
-                self._probe,
-                recording.sharpness_steps,
-                recording.sharpness_tolerance,
-                2000,
-                min(BASIS, self.range_dimension),
-            ),
-            block,
-            out,
-        )
-        return out
+def _probe(dimension: int) -> Float:
+    probe = start_vector(dimension)
+    return probe / np.linalg.norm(probe)

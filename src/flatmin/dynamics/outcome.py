@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from flatmin.core.arrays import Float, Whole, Yes
 from flatmin.core.errors import SettingError
 from flatmin.dynamics.endings import State
-from flatmin.dynamics.momentum import Momentum
 from flatmin.dynamics.recording import Trace
+from flatmin.dynamics.rule import PLAIN, Rule
 from flatmin.network.ensemble import Ensemble
 
 if TYPE_CHECKING:
@@ -24,10 +24,9 @@ class Outcome:
     """The end of every run of an ensemble, in the order given (see `endings`).
 
     `learned` says which have an excess risk of at most `goal` (or had, of runs that were to end
-    there). `period` of an oscillation is 0 if
-    none was found; `more_steps` is how many a run that is still learning would need at its present
-    speed, NaN for the others and for gradient flow. With
-    `momentum`, `velocity` `[network, P]` is the last one.
+    there). `period` of an oscillation is 0 if none was found; `more_steps` is how many a run that
+    is still learning would need at its present speed, NaN for the others and for gradient flow.
+    `beside` `[network, copies * P]` is what the rule of a descent kept beside the weights.
     """
 
     ensemble: Ensemble
@@ -42,8 +41,8 @@ class Outcome:
     more_steps: Float
     trace: Trace | None = None
     extras: dict[str, Float] = field(default_factory=dict)
-    momentum: Momentum | None = None
-    velocity: Float | None = None
+    rule: Rule = PLAIN
+    beside: Float = field(default_factory=lambda: np.empty((0, 0)))
 
     def __repr__(self) -> str:
         states = [f"{state.value}={self.count(state)}" for state in State if self.count(state)]

@@ -20,10 +20,10 @@ from flatmin.data.samples import Samples
 from flatmin.dynamics.descent import Progress
 from flatmin.dynamics.edge import EDGE_SHARE, midway, swinging
 from flatmin.dynamics.endings import LEARNED_AT, State
-from flatmin.dynamics.methods import GradientDescent, GradientFlow, Method
+from flatmin.dynamics.methods import OWN, GradientDescent, GradientFlow, Method
 from flatmin.dynamics.outcome import Outcome
 from flatmin.dynamics.recording import Recording, recordable
-from flatmin.network.architecture import Architecture
+from flatmin.network.architecture import Architecture, Family
 from flatmin.network.ensemble import Ensemble
 from flatmin.network.initialisation import DEFAULT_INIT, DEFAULT_SCALE, initialise
 from flatmin.theory.minimal_sharpness import CONVENTION
@@ -38,6 +38,8 @@ RECORDS = 200
 # Of linear networks with one output that adds an eighth to the time of 10 000 recorded steps at
 # d = 5 and L = 10; others, where it costs as much as many steps, are measured in pairs of steps.
 MEASUREMENTS = 20_000
+
+WITHOUT_BIASES = "S_min and the critical rate are for networks without biases and do not apply"
 
 FILES = {
     "summary": "summary.json",
@@ -77,8 +79,7 @@ class Training:
     @property
     def learning_rate(self) -> float | None:
         """eta; none for gradient flow."""
-        rate: Any = self.method.learning_rate
-        return None if rate is None else float(rate)
+        return None if self.method.continuous else float(self.method.learning_rate)
 
     @property
     def edge(self) -> float | None:
@@ -89,6 +90,14 @@ class Training:
     def learned(self) -> bool:
         """Whether the excess risk is at most `learned_at` of that of w = 0."""
         return bool(self.outcome.learned[0])
+
+    @property
+    def about_least(self) -> str:
+        """What S_min means for a network that is not linear; empty for one that is."""
+        if self.architecture.biases:
+            return WITHOUT_BIASES
+        of_others = "S_min is that of linear networks of the same depth"
+        return "" if self.architecture.linear else of_others
 
     def interpretation(self) -> str:
         """What happened, in two sentences or three."""
@@ -129,8 +138,8 @@ class Training:
         return f"Oscillates {kind} and does not settle{share}{self._beyond()}."
 
     def _stalled(self) -> str:
-        why = "a saddle" if self.architecture.linear else "a saddle, or dead units"
-        return f"Stalled far from the minimum: next to no gradient ({why})."
+        dead = "" if self.architecture.linear else ", or dead units"
+        return f"Stalled far from the minimum: next to no gradient (a saddle{dead})."
 
     def _diverged(self) -> str:
         return f"Diverged at step {int(self.outcome.steps[0])}{self._beyond()}."
@@ -146,10 +155,13 @@ class Training:
 
     def as_dict(self) -> dict[str, Any]:
         """The run as plain numbers, ready for JSON; what does not exist is None."""
-        outcome, rule = self.outcome, self.method.velocity_rule
+        outcome, settings = self.outcome, self.method.settings()
 
         def finite(value: float) -> float | None:
             return float(value) if np.isfinite(value) else None
+
+        def extra(name: str) -> float | None:
+            return finite(outcome.extras[name][0]) if name in outcome.extras else None
 
         excess = finite(outcome.excess_risk[0])
         return {
@@ -160,7 +172,7 @@ class Training:
             "more_steps": finite(outcome.more_steps[0]),
             "edge_share": self.edge_share,
             "steps": int(outcome.steps[0]),
-            "time": finite(outcome.extras["time"][0]) if "time" in outcome.extras else None,
+            "time": extra("time"),
             "risk": None if excess is None else self.regression.risk_min + excess,
             "risk_min": self.regression.risk_min,
             "excess_risk": excess,
@@ -172,23 +184,20 @@ class Training:
             "edge": self.edge,
             "learning_rate": self.learning_rate,
             "method": self.method.name,
-            "momentum": None if rule is None else rule.beta,
-            "invariant_drift": (
-                finite(outcome.extras["drift"][0]) if "drift" in outcome.extras else None
-            ),
-            "integration_error": (
-                finite(outcome.extras["error"][0]) if "error" in outcome.extras else None
-            ),
+            **{name: settings.get(name) for name in OWN},
+            "invariant_drift": extra("drift"),
+            "integration_error": extra("error"),
             "depth": self.architecture.depth,
             "widths": list(self.architecture.widths),
             "activation": self.architecture.activation_name,
+            "biases": self.architecture.biases,
             "init": self.init,
             "scale": self.scale,
             "seed": self.seed,
             "preparation": list(self.regression.preparation),
             "interpretation": self.interpretation(),
             "convention": CONVENTION,
-            "notes": list(self.regression.notes()),
+            "notes": [*self.regression.notes(), *([self.about_least] if self.about_least else [])],
         }
 
     def plot(self) -> Figure:
@@ -229,9 +238,15 @@ class Training:
         return list(paths.values())
 
     def _arrays(self, ensemble: Ensemble) -> dict[str, Any]:
-        arrays: dict[str, Any] = {f"W{k + 1}": w for k, w in enumerate(ensemble.matrices()[0])}
-        if self.architecture.output is not None:
-            arrays["p"] = self.architecture.p
+        architecture, arrays = self.architecture, {}
+        for k, (layer, (_, columns)) in enumerate(
+            zip(ensemble[0], architecture.shapes, strict=True), start=1
+        ):
+            arrays[f"W{k}"] = layer[:, :columns]
+            if architecture.biases:
+                arrays[f"b{k}"] = layer[:, columns]
+        if architecture.output is not None:
+            arrays["p"] = architecture.p
         return arrays | {"Sigma": self.regression.sigma, "w_star": self.regression.w_star}
 
 
@@ -269,7 +284,7 @@ def train(
     """
     if method is None:
         method = GradientFlow() if learning_rate is None else GradientDescent(learning_rate)
-    regression = problem.regression() if isinstance(problem, Samples) else problem
+    regression = problem.regression()
     initial = initialise(architecture, init, scale, seed, [("train",)], regression)
     every = record_every or max(1, 1 if method.continuous else steps // RECORDS)
     recording = Recording(
@@ -286,7 +301,7 @@ def train(
         progress=progress,
     )
     least = None
-    if regression.targets == 1 or min(architecture.widths) >= product_rank(regression):
+    if not architecture.biases and min(architecture.widths) >= product_rank(regression):
         least = predict(regression, architecture.depth, architecture.output_norm).exact
     last = sharpness(problem, outcome.ensemble)[0]
     return Training(
@@ -311,7 +326,7 @@ def _edge_share(
     problem: Regression | Samples, outcome: Outcome, method: Method, last: Sharpness
 ) -> float | None:
     """S over the edge at the end; None for gradient flow and after divergence (see `edge`)."""
-    if method.learning_rate is None or outcome.count(State.DIVERGED):
+    if method.continuous or outcome.count(State.DIVERGED):
         return None
     moving = swinging(outcome)
     if moving.any():
@@ -322,6 +337,6 @@ def _edge_share(
 
 def _sharpness_steps(architecture: Architecture, every: int, steps: int) -> int:
     """How many of the steps between two records sharpness is measured at."""
-    if not architecture.linear or architecture.output is None:
+    if architecture.family is not Family.ONE_OUTPUT:
         return 2
     return max(2, min(every, MEASUREMENTS * every // steps))

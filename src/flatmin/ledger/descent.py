@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from flatmin.core.arrays import Float
-from flatmin.dynamics.descent import descend
+from flatmin.dynamics.methods import GradientDescent, GradientFlow
 from flatmin.dynamics.recording import Recording
 from flatmin.ledger.collect import LAST, evidence_of
 from flatmin.ledger.evidence import Evidence
@@ -45,8 +45,7 @@ def _by_rate(cases: Sequence[Evidence]) -> dict[float, Evidence]:
     groups = [
         runs.some(runs.scale == scale)
         for runs in cases
-        if runs.learning_rate is not None
-        and runs.reach == 2.0  # repeated by plain gradient descent
+        if runs.method.name == "descent"  # which it is repeated by
         and runs.initial.architecture.linear
         for scale in np.unique(runs.scale)
     ]
@@ -71,7 +70,7 @@ def _rates(runs: Evidence) -> Float:
 def as_flow(runs: Evidence) -> Evidence:
     """The same measurements, taken for those of gradient flow at time eta times the step."""
     trace = runs.trace if runs.time is None else runs.trace | {"time": runs.time}
-    return replace(runs, learning_rate=None, trace=trace)
+    return replace(runs, method=GradientFlow(), trace=trace)
 
 
 def repeated(runs: Evidence, share: float) -> Evidence:
@@ -80,14 +79,15 @@ def repeated(runs: Evidence, share: float) -> Evidence:
     rates, steps = runs.learning_rate * share, np.maximum(np.ceil(runs.steps / share), 1.0)
     every = max(1, int(np.max(steps)) // RECORDS)
     recording = Recording(every, ("excess_risk", "gradient", "gradient_floor", *LAST))
-    outcome = descend(runs.regression, runs.initial, rates, steps, recording=recording)
+    method = GradientDescent(rates)
+    outcome = method.run(runs.regression, runs.initial, steps=steps, recording=recording)
     return evidence_of(
         runs.regression,
         runs.initial,
         outcome,
         init=runs.init,
         scale=runs.scale,
-        learning_rate=rates,
+        method=method,
         names=runs.names,
     )
 

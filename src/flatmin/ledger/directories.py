@@ -75,16 +75,14 @@ def _training_evidence(directory: Path) -> Evidence:
         tuple(summary["widths"]),
         tuple(initial["p"].tolist()) if "p" in initial else None,
         summary["activation"],
+        summary.get("biases", False),
     )
     start, end = (_ensemble(architecture, arrays) for arrays in (initial, final))
     settled = words(summary["state"]) == State.SETTLED.value
-    rate, sharp, error = (
-        summary[name] for name in ("learning_rate", "sharpness", "integration_error")
-    )
-    # Older summaries have no momentum.
-    method = method_of(summary["method"], learning_rate=rate, momentum=summary.get("momentum"))
+    sharp, error = summary["sharpness"], summary["integration_error"]
+    method = method_of(summary["method"], **summary)
     scene = task(regression, architecture)
-    layers, first = end.layers(), start.layers()
+    layers, first = end.weights(), start.weights()
     diverged = summary["state"] == State.DIVERGED.value
     return Evidence(
         regression=regression,
@@ -98,11 +96,10 @@ def _training_evidence(directory: Path) -> Evidence:
         residual=_number(sharp["residual"]),
         trace=_frame_trace(trace),
         last={name: LAYER_MEASURES[name](layers, first, scene) for name in LAST if not diverged},
-        learning_rate=None if rate is None else np.array([rate]),
+        method=method,
         error=None if error is None else _number(error),
         final=None if diverged else end,
         names=["the run"],
-        reach=method.reach,
     )
 
 
@@ -111,7 +108,10 @@ def _number(value: float | None) -> Float:
 
 
 def _ensemble(architecture: Architecture, arrays: dict[str, Any]) -> Ensemble:
-    matrices = [arrays[f"W{k + 1}"] for k in range(architecture.depth)]
+    matrices = [
+        np.column_stack([arrays[f"{name}{k + 1}"] for name in "Wb"[: 1 + architecture.biases]])
+        for k in range(architecture.depth)
+    ]
     return Ensemble.from_matrices(architecture, [matrices])
 
 
@@ -182,11 +182,10 @@ def _study_case(study: Study, runs: Sequence[Run], table: Any, records: Sequence
             for name in ("spectral_norm", "rank_one_defect", "alignment")
             if table[name].notna().all()
         },
-        learning_rate=table["learning_rate"].to_numpy(dtype=float) if descent else None,
+        method=study.method.with_rates(table["learning_rate"].to_numpy(dtype=float)),
         error=None if descent else error,
         samples=data.samples,
         names=[f"run {run.index}" for run in runs],
-        reach=study.method.with_rates(1.0).reach,
     )
 
 

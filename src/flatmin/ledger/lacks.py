@@ -28,7 +28,7 @@ def lacks(
     """
     architecture = runs.initial.architecture
     if linear and not architecture.linear:
-        return f"a linear network (here {architecture.activation_name})"
+        return f"a linear network (here {architecture.beyond})"
     if (one_output or plain) and architecture.output is None:
         return f"one output (here {architecture.widths[-1]})"
     if plain and not runs.plain:

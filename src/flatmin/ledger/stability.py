@@ -23,7 +23,7 @@ STEPS = 60
 def edge(runs: Evidence) -> list[Record]:
     """The talk: after gradient descent has settled, S_min <= S(W) <= 2/eta.
 
-    With momentum the right side is the edge of that method (`dynamics.methods`).
+    Of another method than gradient descent the right side is its own edge (`dynamics.methods`).
     """
     if runs.edge is None:
         hypothesis = "gradient descent that settled"

@@ -179,9 +179,9 @@ class Architecture:
         """The layers W_k, with biases [W_k b_k], of flat parameters `[..., P]`, as views."""
         lead = flat.shape[:-1]
         return [
-            flat[..., start:stop].reshape(*lead, rows, -1)
-            for rows, start, stop in zip(
-                self.widths, self.offsets[:-1], self.offsets[1:], strict=True
+            flat[..., start:stop].reshape(*lead, rows, columns + self.biases)
+            for (rows, columns), start, stop in zip(
+                self.shapes, self.offsets[:-1], self.offsets[1:], strict=True
             )
         ]
 

@@ -96,5 +96,7 @@ def architecture_of(study: Study, inputs: int, depth: int, width: int | None) ->
 
 
 def least_sharpness(data: Data, architecture: Architecture) -> float:
-    """S_min of linear networks of this depth and |p|."""
+    """S_min of linear networks of this depth and |p|; NaN with biases, where it does not apply."""
+    if architecture.biases:
+        return float("nan")
     return minimal_sharpness(data.regression, architecture.depth, architecture.output_norm).exact

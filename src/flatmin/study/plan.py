@@ -177,7 +177,7 @@ def run_flops(study: Study, architecture: Architecture, steps: int) -> float:
     if study.method.continuous:
         taken = float(min(steps, _FLOW_STEPS))
     else:
-        taken = steps * study.method.with_rates(1.0).cost
+        taken = steps * study.method.with_rates(1.0).rule.cost
     step = 6.0 * architecture.parameters * rows_per_step(study)
     return step * (taken + recorded_steps(study, steps)) + 6.0 * (
         architecture.parameters * _FIXED_STEPS
@@ -206,8 +206,8 @@ def records(study: Study, steps: int) -> int:
 
 def run_bytes(study: Study, architecture: Architecture, steps: int) -> float:
     """Memory a run takes while its shard is being done."""
-    velocity = study.method.with_rates(1.0).velocity_rule is not None
-    weights = 8.0 * _COPIES * architecture.parameters * (2 if velocity else 1)
+    vectors = 1 + study.method.with_rates(1.0).rule.copies
+    weights = 8.0 * _COPIES * architecture.parameters * vectors
     depth = architecture.depth
     layered = sum(name not in NETWORK_MEASURES for name in study.record.quantities)
     numbers = 4 + 3 * len(study.record.quantities) + layered * depth

@@ -124,9 +124,14 @@ def read_counts(path: Path) -> dict[str, int]:
 def gather(paths: list[Path], schema: pa.Schema) -> pa.Table:
     """The tables of several shards as one, by run; a run is in one shard and its records in order.
 
-    The result does not depend on how the runs were split into shards.
+    The result does not depend on how the runs were split into shards. What the shards have besides
+    the schema is kept.
     """
     if not paths:
         return schema.empty_table()
-    tables = [conformed(read(path), schema) for path in paths]
+    found = [read(path) for path in paths]
+    for field in (field for table in found for field in table.schema):
+        if field.name not in schema.names:
+            schema = schema.append(field)
+    tables = [conformed(table, schema) for table in found]
     return pa.concat_tables(tables).sort_by("run").combine_chunks()

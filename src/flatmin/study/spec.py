@@ -21,7 +21,7 @@ from flatmin.core.errors import SettingError
 from flatmin.data.regression import Regression, read_regression
 from flatmin.data.samples import Samples, read_samples
 from flatmin.dynamics import flow
-from flatmin.dynamics.methods import METHODS, settings
+from flatmin.dynamics.methods import METHODS, required
 from flatmin.study import toml
 from flatmin.study.fields import Repetitions, Section, Seed, Text, describe
 from flatmin.study.grid import WHOLE, Axis, Grid
@@ -185,6 +185,11 @@ def _check_network(study: Study) -> None:
             )
         if network.biases:
             raise ValueError("architecture.biases must be left out for residual networks")
+    elif network.biases and study.method.learning_rate_unit == "critical":
+        raise ValueError(
+            "method.learning_rate_unit must be 'absolute' for networks with biases: the theory "
+            "of S_min is for networks without"
+        )
     elif network.output is not None:
         raise ValueError("architecture.output is for kind = 'residual' only")
     elif init == "residual":
@@ -204,14 +209,14 @@ def _check_method(study: Study) -> None:
             or method.learning_rate_unit is not None
         ):
             raise ValueError("method.name 'flow' has no learning rate: leave it out")
-    elif method.rtol is not None:
-        raise ValueError("method.rtol is for method.name = 'flow' only")
-    takes = "momentum" in settings(method.name)
-    if takes and method.momentum is None:
-        raise ValueError(f"method.momentum is missing: method.name {method.name!r} needs it")
-    if method.momentum is not None and not takes:
-        known = " and ".join(repr(name) for name in METHODS if "momentum" in settings(name))
-        raise ValueError(f"method.momentum is for method.name {known} only")
+    given = method.own()
+    for key in required(method.name):
+        if key not in given:
+            raise ValueError(f"method.{key} is missing: method.name {method.name!r} needs it")
+    for key in given:
+        if key not in METHODS[method.name].own:
+            known = " and ".join(repr(name) for name, kind in METHODS.items() if key in kind.own)
+            raise ValueError(f"method.{key} is for method.name {known} only")
 
 
 def step_limit(study: Study, steps: float | None) -> int:
@@ -285,7 +290,7 @@ depth = 10          # number of layers; a list under [grid] varies it
 name = "gaussian"   # residual, zero-layer, balanced, flattest, minimiser
 
 [method]
-name = "descent"    # or "flow"; "heavy-ball" or "nesterov" with momentum = 0.9
+name = "descent"    # or "flow", "heavy-ball", "nesterov"
 
 [grid]              # every combination of these is run
 scale = { linspace = [0.25, 0.6, 8] }
