@@ -19,7 +19,8 @@ from benchmarks.harness import Contender
 from flatmin.core.threads import over_blocks, thread_count
 from flatmin.data.samples import Samples
 from flatmin.lanes.compiling import compiled
-from flatmin.lanes.vectors import fma, put, splat, vectors
+from flatmin.lanes.tiles import put
+from flatmin.lanes.vectors import fma, splat, vectors
 from flatmin.network.architecture import Architecture
 
 RATE = 0.01

@@ -1,8 +1,4 @@
-"""Products and sums over lane vectors, shared by the compiled kernels.
-
-Rows of a matrix are taken two at a time: one row leaves the arithmetic units waiting for loads,
-more than two spill registers (measured at d = 5, 20 and 64).
-"""
+"""Products and sums over lane vectors, shared by the compiled kernels."""
 # mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False, disallow-untyped-calls=False
 
 from __future__ import annotations
@@ -10,18 +6,11 @@ from __future__ import annotations
 from typing import Any
 
 from flatmin.lanes.compiling import helper, inlined, shared
-from flatmin.lanes.vectors import fma, inner, outer, put, scaled, take, where, zeros
+from flatmin.lanes.tiles import in_twos, inner, outer, put, scaled, take, zeros
+from flatmin.lanes.vectors import fma, where
 
 
-@inlined
-def piece(left):
-    """How many of what is left come next, three if that leaves none alone."""
-    if left == 3 or left > 4:
-        return 3
-    return 2 if left >= 2 else 1
-
-
-def _transposed_rows(rows: int) -> Any:
+def _transposed(rows: int) -> Any:
     @inlined
     def tile(w, columns, x, y, add):
         part = take(x, rows, 1)
@@ -35,20 +24,7 @@ def _transposed_rows(rows: int) -> Any:
     return tile
 
 
-_two_transposed, _one_transposed = _transposed_rows(2), _transposed_rows(1)
-
-
-@inlined
-def transposed_times(w, rows, columns, x, y, add):
-    """y = W' x, or y += W' x if `add`."""
-    for i in range(0, rows, 2):
-        if rows - i >= 2:
-            _two_transposed(w[i * columns :], columns, x[i:], y, add or i > 0)
-        else:
-            _one_transposed(w[i * columns :], columns, x[i:], y, add or i > 0)
-
-
-def _rows(rows: int) -> Any:
+def _added(rows: int) -> Any:
     @inlined
     def tile(w, columns, x, y):
         total = take(y, rows, 1)
@@ -59,22 +35,10 @@ def _rows(rows: int) -> Any:
     return tile
 
 
-_two_rows, _one_row = _rows(2), _rows(1)
-
-
-@inlined
-def add_times(w, rows, columns, x, y):
-    """y += W x."""
-    for i in range(0, rows, 2):
-        if rows - i >= 2:
-            _two_rows(w[i * columns :], columns, x, y[i:])
-        else:
-            _one_row(w[i * columns :], columns, x, y[i:])
-
-
-def _stepped_rows(rows: int) -> Any:
+def _stepped(rows: int) -> Any:
     @inlined
-    def tile(w, columns, x, y, change):
+    def tile(w, columns, x, y, factor, b):
+        change = scaled(factor, take(b, rows, 1))
         total = zeros(w, rows)
         for j in range(columns):
             old = take(w[j:], rows, columns)
@@ -85,17 +49,31 @@ def _stepped_rows(rows: int) -> Any:
     return tile
 
 
-_two_stepped, _one_stepped = _stepped_rows(2), _stepped_rows(1)
+_some_transposed, _some_added, _some_stepped = map(in_twos, (_transposed, _added, _stepped))
+
+
+@inlined
+def transposed_times(w, rows, columns, x, y, add):
+    """y = W' x, or y += W' x if `add`."""
+    i = 0
+    while i < rows:
+        i += _some_transposed(rows - i, w[i * columns :], columns, x[i:], y, add or i > 0)
+
+
+@inlined
+def add_times(w, rows, columns, x, y):
+    """y += W x."""
+    i = 0
+    while i < rows:
+        i += _some_added(rows - i, w[i * columns :], columns, x, y[i:])
 
 
 @inlined
 def times_and_step(w, rows, columns, x, y, factor, b):
     """y = W x with the old W, and W += factor b x', in the same pass."""
-    for i in range(0, rows, 2):
-        if rows - i >= 2:
-            _two_stepped(w[i * columns :], columns, x, y[i:], scaled(factor, take(b[i:], 2, 1)))
-        else:
-            _one_stepped(w[i * columns :], columns, x, y[i:], scaled(factor, take(b[i:], 1, 1)))
+    i = 0
+    while i < rows:
+        i += _some_stepped(rows - i, w[i * columns :], columns, x, y[i:], factor, b[i:])
 
 
 @inlined

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flatmin.lanes.algebra import input_gradient, larger, piece
+from flatmin.lanes.algebra import input_gradient, larger
 from flatmin.lanes.compiling import compiled, helper, inlined
 from flatmin.lanes.layout import scratch
 from flatmin.lanes.step_control import (
@@ -49,19 +49,8 @@ from flatmin.lanes.tableau import (
     THIRD_AT,
     UPDATE,
 )
-from flatmin.lanes.vectors import (
-    absolute,
-    all_lanes,
-    fma,
-    outer,
-    put,
-    root,
-    splat,
-    take,
-    vectors,
-    where,
-    zeros,
-)
+from flatmin.lanes.tiles import in_threes, in_twos, outer, put, take, zeros
+from flatmin.lanes.vectors import absolute, all_lanes, fma, root, splat, vectors, where
 
 # --- derivatives ---------------------------------------------------------------------------------
 
@@ -88,7 +77,7 @@ def _entries(count: int) -> Any:
     return tile
 
 
-_three, _two, _one = _entries(3), _entries(2), _entries(1)
+_some_entries = in_threes(_entries)
 
 
 @inlined
@@ -96,21 +85,17 @@ def _product(w, across, along, x, ins, v, y, outs, s, step, dots):
     """y_s = W x_s + step sum_m A_sm (x_m . x_s) v_m, m over the stages that s uses.
 
     Entry (o, e) of W, seen as the map from x to y, is w[o across + e along]; x, v and y begin with
-    stage 0 of their node. The entries of y are taken by `piece`.
+    stage 0 of their node. The entries of y are taken in threes.
     """
     stages, used, x_s, y_s = STAGES[s], COUNTS[s], x[s * ins :], y[s * outs :]
     for m in range(used):
         dots[m] = step * COEFFICIENTS[s, m] * _dot(x_s, x[stages[m] * ins :], ins)
     o = 0
     while o < outs:
-        count, row, v_o, y_o = piece(outs - o), w[o * across :], v[o:], y_s[o:]
-        if count == 3:
-            _three(row, across, along, x_s, ins, v_o, outs, stages, used, dots, y_o)
-        elif count == 2:
-            _two(row, across, along, x_s, ins, v_o, outs, stages, used, dots, y_o)
-        else:
-            _one(row, across, along, x_s, ins, v_o, outs, stages, used, dots, y_o)
-        o += count
+        row, rest = w[o * across :], outs - o
+        o += _some_entries(
+            rest, row, across, along, x_s, ins, v[o:], outs, stages, used, dots, y_s[o:]
+        )
 
 
 @helper
@@ -173,7 +158,7 @@ def _changes(count: int) -> Any:
     return tile
 
 
-_two_changes, _one_change = _changes(2), _changes(1)
+_some_changes = in_twos(_changes)
 
 
 @inlined
@@ -210,11 +195,9 @@ def _combine(w, new, layout, a, b, factors, change, step, settings):
                 factors[finals + m] = FIFTH[m] * x
             for m in range(len(THIRD_AT)):
                 factors[2 * finals + m] = -THIRD[m] * (step * above[FINAL[THIRD_AT[m]] * rows + i])
-            for c in range(0, columns, 2):
-                if columns - c >= 2:
-                    _two_changes(below[c:], columns, factors, change[c:])
-                else:
-                    _one_change(below[c:], columns, factors, change[c:])
+            c = 0
+            while c < columns:
+                c += _some_changes(columns - c, below[c:], columns, factors, change[c:])
             at = layout.layers[k] + i * columns
             sums = _weigh(w[at:], new[at:], change, columns, settings, sums)
     return sums

@@ -23,7 +23,8 @@ from typing import Any
 
 from flatmin.lanes.algebra import dot
 from flatmin.lanes.compiling import helper, inlined
-from flatmin.lanes.vectors import fma, outer, put, scaled, take, where, zeros
+from flatmin.lanes.tiles import in_twos, outer, put, scaled, take, zeros
+from flatmin.lanes.vectors import fma, where
 
 
 def _rows(rows: int) -> Any:
@@ -43,20 +44,19 @@ def _rows(rows: int) -> Any:
     return tile
 
 
-_two_rows, _one_row = _rows(2), _rows(1)
+_some_rows = in_twos(_rows)
 
 
 @inlined
 def times_and_step_with_velocity(w, v, rows, columns, x, y, move, b, momentum):
     """y = W x with the old W, and the step of W and V by the rate `move`, in the same pass."""
     keep, push = where(move > 0.0, momentum[0], 1.0), where(move > 0.0, momentum[1], 0.0)
-    pull = momentum[2]
-    for i in range(0, rows, 2):
+    i = 0
+    while i < rows:
         at = i * columns
-        if rows - i >= 2:
-            _two_rows(w[at:], v[at:], columns, x, y[i:], -move, b[i:], keep, push, pull)
-        else:
-            _one_row(w[at:], v[at:], columns, x, y[i:], -move, b[i:], keep, push, pull)
+        i += _some_rows(
+            rows - i, w[at:], v[at:], columns, x, y[i:], -move, b[i:], keep, push, momentum[2]
+        )
 
 
 @helper

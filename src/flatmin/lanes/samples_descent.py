@@ -26,22 +26,12 @@ from typing import Any
 import numpy as np
 
 from flatmin.lanes.activations import IDENTITY, activate
-from flatmin.lanes.algebra import larger, piece, widen
+from flatmin.lanes.algebra import larger, widen
 from flatmin.lanes.compiling import compiled, helper, inlined
 from flatmin.lanes.layout import block_of, scratch
 from flatmin.lanes.momentum_descent import steady_square, step_with_velocity
-from flatmin.lanes.vectors import (
-    all_lanes,
-    fma,
-    outer,
-    paired,
-    put,
-    scaled,
-    take,
-    vectors,
-    where,
-    zeros,
-)
+from flatmin.lanes.tiles import in_threes, in_twos, outer, put, scaled, take, zeros
+from flatmin.lanes.vectors import all_lanes, fma, paired, vectors, where
 
 # Half of a second-level cache: from 128 to 400 KB are alike, 32 KB costs a quarter of the speed.
 TILE_BYTES = 256 << 10
@@ -67,7 +57,7 @@ def _rows(rows: int) -> Any:
     return tile
 
 
-_three_rows, _two_rows, _one_row = _rows(3), _rows(2), _rows(1)
+_some_rows = in_threes(_rows)
 
 
 @helper
@@ -78,14 +68,8 @@ def _product(m, down, across, rows, columns, x, y, size, multiply):
     """
     i = 0
     while i < rows:
-        count, here, there = piece(rows - i), m[i * down :], y[i * size :]
-        if count == 3:
-            _three_rows(here, down, across, columns, x, there, size, multiply)
-        elif count == 2:
-            _two_rows(here, down, across, columns, x, there, size, multiply)
-        else:
-            _one_row(here, down, across, columns, x, there, size, multiply)
-        i += count
+        here, there = m[i * down :], y[i * size :]
+        i += _some_rows(rows - i, here, down, across, columns, x, there, size, multiply)
 
 
 def _block(rows: int, columns: int) -> Any:
@@ -103,31 +87,29 @@ def _block(rows: int, columns: int) -> Any:
     return tile
 
 
-_two_by_three, _two_by_two, _two_by_one = _block(2, 3), _block(2, 2), _block(2, 1)
-_one_by_three, _one_by_two, _one_by_one = _block(1, 3), _block(1, 2), _block(1, 1)
+def _columns(rows: int) -> Any:
+    some_columns = in_threes(lambda columns: _block(rows, columns))
+
+    @inlined
+    def tile(g, columns, s, h, size, count, add):
+        j = 0
+        while j < columns:
+            left = columns - j
+            j += some_columns(left, g[j:], columns, s, h[j * size :], size, count, add)
+
+    return tile
+
+
+_some_columns = in_twos(_columns)
 
 
 @helper
 def _outer(g, rows, columns, s, h, size, count, add):
     """G = S H', or G += S H' if `add`, summed over the first `count` samples of a tile."""
-    for i in range(0, rows, 2):
-        two, above = rows - i >= 2, s[i * size :]
-        j = 0
-        while j < columns:
-            wide, here, below = piece(columns - j), g[i * columns + j :], h[j * size :]
-            if two and wide == 3:
-                _two_by_three(here, columns, above, below, size, count, add)
-            elif two and wide == 2:
-                _two_by_two(here, columns, above, below, size, count, add)
-            elif two:
-                _two_by_one(here, columns, above, below, size, count, add)
-            elif wide == 3:
-                _one_by_three(here, columns, above, below, size, count, add)
-            elif wide == 2:
-                _one_by_two(here, columns, above, below, size, count, add)
-            else:
-                _one_by_one(here, columns, above, below, size, count, add)
-            j += wide
+    i = 0
+    while i < rows:
+        here, above = g[i * columns :], s[i * size :]
+        i += _some_columns(rows - i, here, columns, above, h, size, count, add)
 
 
 # --- one step ------------------------------------------------------------------------------------

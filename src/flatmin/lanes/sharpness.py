@@ -28,8 +28,9 @@ from flatmin.lanes.algebra import (
 from flatmin.lanes.compiling import compiled, helper, inlined
 from flatmin.lanes.layout import scratch
 from flatmin.lanes.linear_descent import sweep_backward
+from flatmin.lanes.tiles import put
 from flatmin.lanes.tridiagonal import top_of_tridiagonal
-from flatmin.lanes.vectors import absolute, all_lanes, fma, put, root, vectors, where
+from flatmin.lanes.vectors import absolute, all_lanes, fma, root, vectors, where
 
 BASIS = 48
 # Without reorthogonalisation Lanczos vectors lose orthogonality once the residual has fallen to

@@ -24,7 +24,8 @@ from flatmin.lanes.compiling import compiled
 from flatmin.lanes.layout import block_of
 from flatmin.lanes.linear_descent import descend_block, descent_scratch
 from flatmin.lanes.sharpness import block_sharpness, sharpness_scratch
-from flatmin.lanes.vectors import all_lanes, put, splat, vectors, where
+from flatmin.lanes.tiles import put
+from flatmin.lanes.vectors import all_lanes, splat, vectors, where
 
 PROBE_EVERY = 8
 

@@ -1,4 +1,4 @@
-"""Lane vectors for compiled kernels: arithmetic lane by lane, masks, places in memory, tiles.
+"""Lane vectors for compiled kernels: arithmetic lane by lane, masks, places in memory.
 
 A kernel takes a tuple such as (0.0,) * 8; its length and type choose the vector, `<8 x double>`;
 its values are not used. `vectors(lanes, array)` sees an array as lane vectors one after another:
@@ -34,7 +34,6 @@ from numba.core.typing.templates import AbstractTemplate, infer_global, signatur
 
 # Intrinsics exist for the compiler only, so they have no useful Python type.
 intrinsic: Any = extending.intrinsic
-_literal: Any = intrinsic(prefer_literal=True)
 _INDEX = ir.IntType(32)
 
 
@@ -218,11 +217,11 @@ def vectors(typing, lanes, array):
     return kind(lanes, array), codegen
 
 
-def _load(builder: Any, kind: Vectors, place: Any, index: Any) -> Any:
+def load(builder: Any, kind: Vectors, place: Any, index: Any) -> Any:
     return builder.load(builder.gep(place, [index]), align=kind.vector.element.bitwidth // 8)
 
 
-def _store(builder: Any, kind: Vectors, place: Any, index: Any, value: Any) -> None:
+def store(builder: Any, kind: Vectors, place: Any, index: Any, value: Any) -> None:
     builder.store(value, builder.gep(place, [index]), align=kind.vector.element.bitwidth // 8)
 
 
@@ -248,7 +247,7 @@ class _Set(AbstractTemplate):
 
 @extending.lower_builtin(operator.getitem, Vectors, types.Integer)
 def _lower_get(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    return _load(builder, signature.args[0], *arguments)
+    return load(builder, signature.args[0], *arguments)
 
 
 @extending.lower_builtin(operator.getitem, Vectors, types.SliceType)
@@ -259,7 +258,7 @@ def _lower_from(context: Any, builder: Any, signature: Any, arguments: Any) -> A
 
 @extending.lower_builtin(operator.setitem, Vectors, types.Integer, Lanes)
 def _lower_set(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    _store(builder, signature.args[0], *arguments)
+    store(builder, signature.args[0], *arguments)
     return context.get_dummy_value()
 
 
@@ -285,109 +284,3 @@ def paired(typing, place):
         return builder.bitcast(arguments[0], context.get_value_type(kind))
 
     return kind(place), codegen
-
-
-# --- tiles: tuples of vectors that stay in registers ---------------------------------------------
-#
-# A tile of r rows and c columns is a tuple of r c vectors, row by row; row i begins i strides after
-# the first, columns follow one another.
-
-
-def _places(builder: Any, count: int, columns: int, stride: Any) -> list[Any]:
-    """Where the `count` vectors of a tile are."""
-    rows = [builder.mul(stride.type(i), stride) for i in range(count // columns)]
-    return [builder.add(row, stride.type(j)) for row in rows for j in range(columns)]
-
-
-def _columns(given: Any) -> tuple[Any, int]:
-    """The type and the number of columns, which may be left out."""
-    left_out = not isinstance(given, types.Type)
-    return (types.Omitted(given), given) if left_out else (given, given.literal_value)
-
-
-@_literal
-def zeros(typing, like, count):
-    """A tile of `count` vectors that hold 0."""
-    kind = types.UniTuple(like.vector, count.literal_value)
-
-    def codegen(context, builder, signature, arguments):
-        return ir.Constant(context.get_value_type(kind), None)
-
-    return kind(like, count), codegen
-
-
-@_literal
-def take(typing, place, rows, stride, columns=1):
-    """The tile of so many rows and columns at a place."""
-    columns, wide = _columns(columns)
-    kind = types.UniTuple(place.vector, rows.literal_value * wide)
-
-    def codegen(context, builder, signature, arguments):
-        places = _places(builder, kind.count, wide, arguments[2])
-        return cgutils.pack_array(builder, [_load(builder, place, arguments[0], e) for e in places])
-
-    return kind(place, rows, types.intp, columns), codegen
-
-
-@_literal
-def put(typing, place, stride, tile, columns=1):
-    """The tile becomes what is at a place."""
-    columns, wide = _columns(columns)
-
-    def codegen(context, builder, signature, arguments):
-        for i, e in enumerate(_places(builder, tile.count, wide, arguments[1])):
-            _store(builder, place, arguments[0], e, builder.extract_value(arguments[2], i))
-        return context.get_dummy_value()
-
-    return types.none(place, types.intp, tile, columns), codegen
-
-
-def _fused_over(pairs: Callable[[Any, Any], list[tuple[Any, Any]]]) -> Callable[..., Any]:
-    """Code for tile + products of pairs of vectors; a vector stands for a tile of one."""
-
-    def generate(context, builder, signature, arguments):
-        rows, columns, tile = (
-            [value] if isinstance(kind, Lanes) else cgutils.unpack_tuple(builder, value, kind.count)
-            for kind, value in zip(signature.args, arguments, strict=True)
-        )
-        kind, fused = signature.return_type, llvm_function("fma")
-        if isinstance(kind, Lanes):
-            (total,) = tile
-            for x, y in pairs(rows, columns):
-                total = fused(builder, kind, x, y, total)
-            return total
-        products = zip(pairs(rows, columns), tile, strict=True)
-        return cgutils.pack_array(
-            builder, [fused(builder, kind.dtype, x, y, z) for (x, y), z in products]
-        )
-
-    return generate
-
-
-@intrinsic
-def outer(typing, rows, columns, tile):
-    """tile_ij + rows_i columns_j, each fused; rows or columns may be a single vector."""
-    code = _fused_over(lambda a, b: [(x, y) for x in a for y in b])
-    return tile(rows, columns, tile), code
-
-
-@intrinsic
-def inner(typing, x, y, total):
-    """total + x_1 y_1 + x_2 y_2 + ..., fused, one after another."""
-    code = _fused_over(lambda a, b: list(zip(a, b, strict=True)))
-    return x.dtype(x, y, x.dtype), code
-
-
-@intrinsic
-def scaled(typing, factor, tile):
-    """Each vector of a tile times a factor, or times that of another tile."""
-    kind = factor if isinstance(factor, types.UniTuple) else tile.dtype
-
-    def codegen(context, builder, signature, arguments):
-        factors, parts = [arguments[0]] * tile.count, cgutils.unpack_tuple(builder, arguments[1])
-        if kind is factor and isinstance(kind, types.UniTuple):
-            factors = cgutils.unpack_tuple(builder, arguments[0])
-        products = [builder.fmul(a, b) for a, b in zip(factors, parts, strict=True)]
-        return cgutils.pack_array(builder, products)
-
-    return tile(kind, tile), codegen
