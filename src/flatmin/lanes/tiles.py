@@ -141,13 +141,12 @@ def inner(typing, x, y, total):
 @intrinsic
 def scaled(typing, factor, tile):
     """Each vector of a tile times a factor, or times that of another tile."""
-    kind = factor if isinstance(factor, types.UniTuple) else tile.dtype
+    several = isinstance(factor, types.UniTuple)
 
     def codegen(context, builder, signature, arguments):
-        factors, parts = [arguments[0]] * tile.count, cgutils.unpack_tuple(builder, arguments[1])
-        if kind is factor and isinstance(kind, types.UniTuple):
-            factors = cgutils.unpack_tuple(builder, arguments[0])
-        products = [builder.fmul(a, b) for a, b in zip(factors, parts, strict=True)]
-        return cgutils.pack_array(builder, products)
+        parts = cgutils.unpack_tuple(builder, arguments[1])
+        given = cgutils.unpack_tuple(builder, arguments[0]) if several else [arguments[0]]
+        pairs = zip(given * (len(parts) // len(given)), parts, strict=True)
+        return cgutils.pack_array(builder, [builder.fmul(a, b) for a, b in pairs])
 
-    return tile(kind, tile), codegen
+    return tile(factor if several else tile.dtype, tile), codegen
