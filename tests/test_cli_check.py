@@ -12,6 +12,7 @@ import pytest
 
 from commands import call
 from flatmin.data.sets import paper_samples
+from flatmin.dynamics.methods import GradientFlow
 from flatmin.dynamics.training import train
 from flatmin.ledger.check import all_records, check, violated
 from flatmin.ledger.directories import read_directory
@@ -27,7 +28,8 @@ NAMES = [statement.id for statement in STATEMENTS]
 def run(tmp_path_factory: Any) -> Path:
     """A run of gradient flow, saved."""
     folder: Path = tmp_path_factory.mktemp("check") / "run"
-    train(paper_samples(), Architecture.mlp(5, 3), scale=0.3).save(folder)
+    run = train(paper_samples(), Architecture.mlp(5, 3), scale=0.3, method=GradientFlow())
+    run.save(folder)
     return folder
 
 

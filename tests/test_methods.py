@@ -435,6 +435,13 @@ def test_a_wrong_study(method, message):
 
 def test_a_study_of_networks_that_are_not_linear():
     text = STUDY.format(method='name = "heavy-ball"\nmomentum = 0.9')
+    text = text.replace('learning_rate_unit = "critical"\n', "")
     study = parse_spec(text.replace("depth = 5", 'depth = 5\nactivation = "tanh"\nbiases = true'))
     assert study.method.momentum == 0.9
     assert architecture_of(study, 5, 5, None).beyond == "tanh and biases"
+
+
+@pytest.mark.parametrize("given", [{}, {"learning_rate": 0.1, "method": GradientFlow()}])
+def test_train_takes_one_of_the_two(given):
+    with pytest.raises(SettingError, match="either a method or the learning rate"):
+        train(paper_samples(), Architecture.mlp(5, 2), **given)

@@ -11,6 +11,7 @@ from flatmin.core.figures import new_figure
 from flatmin.data.sets import paper_samples
 from flatmin.dynamics.descent import descend
 from flatmin.dynamics.figures import draw_trace, training_figure
+from flatmin.dynamics.methods import GradientFlow
 from flatmin.dynamics.recording import Recording
 from flatmin.dynamics.training import train
 from flatmin.dynamics.working_rates import rate_curve
@@ -71,12 +72,14 @@ def test_a_trace_without_extremes_is_a_line():
 
 
 def test_a_flow_is_drawn_against_its_time():
-    quick = train(paper_samples(), MLP, scale=0.5).outcome.trace.frame()
+    quick = train(paper_samples(), MLP, scale=0.5, method=GradientFlow()).outcome.trace.frame()
     for panel in training_figure(quick, "title", None, 5.7).axes:
         assert panel.get_xscale() == "linear"
         assert np.array_equal(panel.lines[0].get_xdata(), quick["time"])
     # From near the saddle it waits for a long time: that is counted from where it leaves.
-    slow = train(paper_samples(), MLP, init="zero-layer", scale=5e-4).outcome.trace.frame()
+    slow = train(
+        paper_samples(), MLP, init="zero-layer", scale=5e-4, method=GradientFlow()
+    ).outcome.trace.frame()
     half = slow["time"][slow["excess_risk"] <= 0.5 * slow["excess_risk"].iloc[0]].iloc[0]
     for panel in training_figure(slow, "title", None, 5.7).axes:
         assert panel.get_xscale() == "symlog"

@@ -113,8 +113,7 @@ def hessian_at(problem: Regression | Samples, ensemble: Ensemble) -> Hessian:
     """The Hessian (and gradient) of the risk at an ensemble's weights."""
     architecture = ensemble.architecture
     architecture.check_fits(problem)
-    data = problem if architecture.family is Family.SAMPLES else problem.regression()
-    hessian: Hessian = HESSIANS[architecture.family](data, architecture, ensemble.flat())
+    hessian: Hessian = HESSIANS[architecture.family](problem, architecture, ensemble.flat())
     return hessian
 
 

@@ -6,7 +6,7 @@ advances one block at a time.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from flatmin.core.arrays import Float, Whole, Yes
 from flatmin.core.checks import check_positive
 from flatmin.curvature import sharpness
+from flatmin.curvature.multivariate import stand_in
 from flatmin.data.regression import Regression
 from flatmin.data.samples import Samples
 from flatmin.dynamics.measures import below_saddles, error_of_map, task
@@ -56,23 +57,53 @@ class Packed:
         )  # fmt: skip
 
 
-class Backend(Protocol):
+class Backend:
     """One kernel with its shared data."""
 
-    kind: np.dtype[Any]
-    step_flops: float
-    range_dimension: int
+    def __init__(
+        self,
+        problem: Regression | Samples,
+        architecture: Architecture,
+        rule: Rule,
+        tolerance: float | None,
+        kind: np.dtype[Any],
+        goal: float | None,
+    ) -> None:
+        self.kind, self._problem, self._architecture = kind, problem, architecture
+        self.step_flops = rule.cost * self.flops(problem, architecture)
+        self.range_dimension = self._dimension()
+        probe = start_vector(self.range_dimension)
+        self._probe = probe / np.linalg.norm(probe)
+        self._widths = (architecture.inputs, *architecture.widths)
+        squares, settled = self._small(tolerance), below_saddles(problem.regression(), architecture)
+        if goal is not None:
+            squares, settled = (np.inf, squares[1]), goal
+        self._stop = Stop(CHECK_EVERY, *squares, settled, _LIMITS[kind.name])
+        self._rule = rule.kernel
+
+    @staticmethod
+    def flops(problem: Regression | Samples, architecture: Architecture) -> float:
+        """The flops of one step of gradient descent of one network."""
+        raise NotImplementedError
+
+    def _dimension(self) -> int:
+        """Of the coordinates in which the sharpness is found."""
+        return self._architecture.parameters
+
+    def _small(self, tolerance: float | None) -> tuple[float, float]:
+        """What squared gradient norms count as small."""
+        raise NotImplementedError
 
     def advance(self, packed: Packed, block: int, begin: int, steps: int) -> None:
         """Take `steps` steps with one block, after `begin` steps so far."""
-        ...
+        raise NotImplementedError
 
     def trace(
         self, packed: Packed, block: int, begin: int, every: int, records: int, number: int,
         recording: Recording,
     ) -> Float:  # fmt: skip
         """Take `records` times `every` steps; `[record, quantity, lane]` as `trace_block` has."""
-        ...
+        raise NotImplementedError
 
 
 def choose(
@@ -102,51 +133,37 @@ def step_flops(problem: Regression | Samples, architecture: Architecture) -> flo
     return flops
 
 
-class SamplesBackend:
-    """Networks with an activation or biases (`lanes.samples_descent`)."""
+class SamplesBackend(Backend):
+    """Networks on rows (`lanes.samples_descent`), d of them for linear ones: see `stand_in`."""
 
-    def __init__(
-        self,
-        problem: Regression | Samples,
-        architecture: Architecture,
-        rule: Rule,
-        tolerance: float | None,
-        kind: np.dtype[Any],
-        goal: float | None,
-    ) -> None:
+    def __init__(self, problem: Any, architecture: Architecture, *how: Any) -> None:
         from flatmin.lanes.activations import code_of
 
-        self.kind, self._architecture, self._problem = kind, architecture, problem
-        self._task = task(problem, architecture)
-        self.step_flops = rule.cost * self.flops(problem, architecture)
-        self.range_dimension = architecture.parameters
-        self._probe = _probe(self.range_dimension)
-        X, y, p, floor = self._rows()
+        super().__init__(problem, architecture, *how)
+        data = problem.regression()
+        rows, floor = (stand_in(data), 0.0) if architecture.linear else (problem, data.risk_min)
         self._network = sampled(
-            (architecture.inputs, *architecture.widths), architecture.biases, p, X, y.T,
-            code_of(architecture.activation_name), floor, kind,
+            self._widths, architecture.biases, architecture.output or (), rows.X,
+            np.atleast_2d(rows.y.T), code_of(architecture.activation_name), floor, self.kind,
         )  # fmt: skip
-        settled = below_saddles(self._task.regression, architecture)
-        square = (_DEFAULT_GRADIENT if tolerance is None else tolerance) ** 2
-        if goal is not None:
-            settled, square = goal, np.inf
-        self._stop = Stop(CHECK_EVERY, square, 0.0, settled, _LIMITS[kind.name])
-        self._rule = rule.kernel
 
     @staticmethod
     def flops(problem: Regression | Samples, architecture: Architecture) -> float:
         """Six a weight and row; activations cost as much again and more."""
+        if architecture.linear:
+            return 6.0 * architecture.parameters * problem.d
         return 18.0 * architecture.parameters * problem.n
 
-    def _rows(self) -> tuple[Float, Float, Float, float]:
-        """Inputs, targets, p, and what is taken off the risk."""
-        assert isinstance(self._problem, Samples)
-        floor = self._task.regression.risk_min
-        return self._problem.X, self._problem.y[:, None], self._architecture.p, floor
+    def _small(self, tolerance: float | None) -> tuple[float, float]:
+        return (_DEFAULT_GRADIENT if tolerance is None else tolerance) ** 2, 0.0
 
     def _distance(self, flat: Float) -> Float:
-        """NaN: such networks compute no linear map."""
-        return np.full(len(flat), np.nan)
+        """|P - P*|_F^2; NaN for networks that compute no linear map."""
+        if not self._architecture.linear:
+            return np.full(len(flat), np.nan)
+        scene = task(self._problem, self._architecture)
+        error = error_of_map(self._architecture.split(flat), scene)
+        return np.asarray(np.sum(error**2, axis=(1, 2)))
 
     def advance(self, packed: Packed, block: int, begin: int, steps: int) -> None:
         """Steps by the compiled kernel."""
@@ -225,61 +242,32 @@ class SamplesBackend:
         return list(columns)
 
 
-class SeveralOutputsBackend(SamplesBackend):
-    """Linear networks with several outputs.
-
-    They need only Sigma and P*: d rows of sqrt(d) Sigma^{1/2} stand in for the samples.
-    """
-
-    @staticmethod
-    def flops(problem: Regression | Samples, architecture: Architecture) -> float:
-        """Six a weight and row."""
-        return 6.0 * architecture.parameters * problem.d
-
-    def _rows(self) -> tuple[Float, Float, Float, float]:
-        regression = self._task.regression
-        X = np.sqrt(regression.d) * regression.sigma_root
-        return X, X @ np.atleast_2d(regression.w_star.T).T, np.empty(0), 0.0
-
-    def _distance(self, flat: Float) -> Float:
-        """|P - P*|_F^2."""
-        error = error_of_map(self._architecture.split(flat), self._task)
-        return np.asarray(np.sum(error**2, axis=(1, 2)))
-
-
-class LinearBackend:
+class LinearBackend(Backend):
     """Linear networks with one output (`lanes.linear_descent`)."""
 
-    def __init__(
-        self,
-        problem: Regression | Samples,
-        architecture: Architecture,
-        rule: Rule,
-        tolerance: float | None,
-        kind: np.dtype[Any],
-        goal: float | None,
-    ) -> None:
-        self.kind, regression = kind, problem.regression()
-        self.step_flops = rule.cost * self.flops(problem, architecture)
-        self.range_dimension = sum(map(sum, architecture.shapes))
-        self._probe = _probe(self.range_dimension)
-        depth, norm = architecture.depth, architecture.output_norm
-        widths = (architecture.inputs, *architecture.widths)
-        self._network = linear(widths, architecture.p, regression.sigma, regression.w_star, kind)
-        size = np.sqrt(depth) * (regression.w_star_norm / norm) ** (1.0 / depth)
-        relative = (_RELATIVE_MOVE * 2.0 * regression.smallest_eigenvalue * size) ** 2
-        settled = below_saddles(regression, architecture)
-        absolute = 0.0 if tolerance is None else tolerance**2
-        if goal is not None:
-            settled, absolute = goal, np.inf
-        relative = relative if tolerance is None else 0.0
-        self._stop = Stop(CHECK_EVERY, absolute, relative, settled, _LIMITS[kind.name])
-        self._rule = rule.kernel
+    def __init__(self, problem: Any, architecture: Architecture, *how: Any) -> None:
+        super().__init__(problem, architecture, *how)
+        data = problem.regression()
+        self._network = linear(
+            self._widths, architecture.p, data.sigma, data.w_star, self.kind
+        )  # fmt: skip
 
     @staticmethod
     def flops(problem: Regression | Samples, architecture: Architecture) -> float:
         """6 P for the layers, 2 d^2 for Sigma."""
         return 6.0 * architecture.parameters + 2.0 * architecture.inputs**2
+
+    def _dimension(self) -> int:
+        return sum(map(sum, self._architecture.shapes))
+
+    def _small(self, tolerance: float | None) -> tuple[float, float]:
+        """An absolute one, or one relative to |b_1|^4 (see `descent`)."""
+        if tolerance is not None:
+            return tolerance**2, 0.0
+        data, depth = self._problem.regression(), self._architecture.depth
+        size = (data.w_star_norm / self._architecture.output_norm) ** (1.0 / depth)
+        move = _RELATIVE_MOVE * 2.0 * data.smallest_eigenvalue * np.sqrt(depth) * size
+        return 0.0, float(move**2)
 
     def advance(self, packed: Packed, block: int, begin: int, steps: int) -> None:
         """Steps by the compiled kernel."""
@@ -312,7 +300,7 @@ class LinearBackend:
 
 BACKENDS: dict[Family, Any] = {
     Family.ONE_OUTPUT: LinearBackend,
-    Family.SEVERAL_OUTPUTS: SeveralOutputsBackend,
+    Family.SEVERAL_OUTPUTS: SamplesBackend,
     Family.SAMPLES: SamplesBackend,
 }
 
@@ -323,8 +311,3 @@ def _blank(records: int, sharp: bool, lanes: int) -> Float:
 
     quantities = len(COLUMNS) + (len(SHARPNESS_COLUMNS) if sharp else 0)
     return np.full((records, quantities, lanes), np.nan)
-
-
-def _probe(dimension: int) -> Float:
-    probe = start_vector(dimension)
-    return probe / np.linalg.norm(probe)

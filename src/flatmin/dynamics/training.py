@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flatmin.core.errors import SettingError
 from flatmin.core.files import make_directory, writing
 from flatmin.core.plain import json_text
 from flatmin.curvature import Sharpness, sharpness
@@ -20,7 +21,7 @@ from flatmin.data.samples import Samples
 from flatmin.dynamics.descent import Progress
 from flatmin.dynamics.edge import EDGE_SHARE, midway, swinging
 from flatmin.dynamics.endings import LEARNED_AT, State
-from flatmin.dynamics.methods import OWN, GradientDescent, GradientFlow, Method
+from flatmin.dynamics.methods import OWN, GradientDescent, Method
 from flatmin.dynamics.outcome import Outcome
 from flatmin.dynamics.recording import Recording, recordable
 from flatmin.network.architecture import Architecture, Family
@@ -101,7 +102,7 @@ class Training:
 
     def interpretation(self) -> str:
         """What happened, in two sentences or three."""
-        words = [self._learning(), _ENDINGS[State(self.state)](self)]
+        words = [self._learning(), self._ending()]
         if self.edge_share is not None and self.edge_share >= EDGE_SHARE:
             words.append(f"Edge of stability: sharpness is {self._share()}.")
         return " ".join(words)
@@ -110,39 +111,35 @@ class Training:
         return f"{self.edge_share:.3g} of {self.method.edge_formula}"
 
     def _learning(self) -> str:
-        start = self.regression.excess_at_zero
         if self.state == State.DIVERGED:
             return "Did not learn."
-        share = self.outcome.excess_risk[0] / start
+        share = self.outcome.excess_risk[0] / self.regression.excess_at_zero
         word = "Learned" if self.learned else "Did not learn"
         return f"{word}: the excess risk is {max(share, 0.0):.2g} of that of w = 0."
 
-    def _settled(self) -> str:
-        value, flat = self.final_sharpness.value, ""
-        if self.minimal_sharpness is not None:
-            flat = f", {value / self.minimal_sharpness:.4g} times the flattest possible"
-        if self.edge_share is None:
-            return f"Gradient flow arrived: sharpness {value:.4g}{flat}."
-        return f"Settled at a minimiser with sharpness {self._share()}{flat}."
-
-    def _learning_still(self) -> str:
-        more = self.outcome.more_steps[0]
-        if self.learned or not np.isfinite(more):
-            return "The risk was still falling when the run ended."
-        return f"Still falling: at this speed about {more:.2g} more steps would do."
-
-    def _oscillating(self) -> str:
-        period = int(self.outcome.period[0])
-        kind = f"with period {period}" if period else "without a period"
-        share = "" if self.edge_share is None else f", sharpness about {self._share()}"
-        return f"Oscillates {kind} and does not settle{share}{self._beyond()}."
-
-    def _stalled(self) -> str:
-        dead = "" if self.architecture.linear else ", or dead units"
-        return f"Stalled far from the minimum: next to no gradient (a saddle{dead})."
-
-    def _diverged(self) -> str:
-        return f"Diverged at step {int(self.outcome.steps[0])}{self._beyond()}."
+    def _ending(self) -> str:
+        outcome, value = self.outcome, self.final_sharpness.value
+        if self.state == State.SETTLED:
+            flat = ""
+            if self.minimal_sharpness is not None:
+                flat = f", {value / self.minimal_sharpness:.4g} times the flattest possible"
+            if self.edge_share is None:
+                return f"{self.method.title} arrived: sharpness {value:.4g}{flat}."
+            return f"Settled at a minimiser with sharpness {self._share()}{flat}."
+        if self.state == State.LEARNING:
+            more = outcome.more_steps[0]
+            if self.learned or not np.isfinite(more):
+                return "The risk was still falling when the run ended."
+            return f"Still falling: at this speed about {more:.2g} more steps would do."
+        if self.state == State.OSCILLATING:
+            period = int(outcome.period[0])
+            kind = f"with period {period}" if period else "without a period"
+            share = "" if self.edge_share is None else f", sharpness about {self._share()}"
+            return f"Oscillates {kind} and does not settle{share}{self._beyond()}."
+        if self.state == State.STALLED:
+            dead = "" if self.architecture.linear else ", or dead units"
+            return f"Stalled far from the minimum: next to no gradient (a saddle{dead})."
+        return f"Diverged at step {int(outcome.steps[0])}{self._beyond()}."
 
     def _beyond(self) -> str:
         """The rate beside the critical one, where that explains something."""
@@ -250,15 +247,6 @@ class Training:
         return arrays | {"Sigma": self.regression.sigma, "w_star": self.regression.w_star}
 
 
-_ENDINGS = {
-    State.SETTLED: Training._settled,
-    State.LEARNING: Training._learning_still,
-    State.OSCILLATING: Training._oscillating,
-    State.STALLED: Training._stalled,
-    State.DIVERGED: Training._diverged,
-}
-
-
 def train(
     problem: Regression | Samples,
     architecture: Architecture,
@@ -275,15 +263,17 @@ def train(
 ) -> Training:
     """One run by a method.
 
-    A learning rate alone is gradient descent; with neither it is gradient flow.
+    `method` is one of `methods`, or a learning rate says that it is gradient descent.
 
     >>> from flatmin.data.sets import paper_samples
     >>> run = train(paper_samples(), Architecture.mlp(5, 10), learning_rate=0.02, steps=5000)
     >>> run.state, run.learned
     ('settled', True)
     """
-    if method is None:
-        method = GradientFlow() if learning_rate is None else GradientDescent(learning_rate)
+    if method is None and learning_rate is not None:
+        method = GradientDescent(learning_rate)
+    elif method is None or learning_rate is not None:
+        raise SettingError("train takes either a method or the learning rate of gradient descent")
     regression = problem.regression()
     initial = initialise(architecture, init, scale, seed, [("train",)], regression)
     every = record_every or max(1, 1 if method.continuous else steps // RECORDS)

@@ -110,8 +110,8 @@ class Evidence:
         """The time of each record; of gradient descent, eta times the step."""
         if "time" in self.trace:
             return self.trace["time"]
-        if "step" in self.trace and self.learning_rate is not None:
-            return np.asarray(self.learning_rate * self.trace["step"])
+        if "step" in self.trace and not self.flow:
+            return np.asarray(self.method.learning_rate * self.trace["step"])
         return None
 
     @cached_property

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -47,28 +48,23 @@ Random = np.random.Generator
 Draw = Callable[[Architecture, float, Random], list[Float]]
 
 
-def _normal(variance: Callable[[int, int], float]) -> Draw:
-    """Gaussian entries; `variance` is a function of fan-in and fan-out."""
+def _normal(variance: Callable[[int, int], float], *, uniform: bool = False) -> Draw:
+    """Gaussian entries, or uniform ones on +-sqrt(3 variance), a function of fan-in and fan-out."""
 
     def draw(architecture: Architecture, scale: float, random: Random) -> list[Float]:
-        return [
-            scale * np.sqrt(variance(columns, rows)) * random.standard_normal((rows, columns))
-            for rows, columns in architecture.shapes
-        ]
+        layers = []
+        for rows, columns in architecture.shapes:
+            shape, size = (rows, columns), variance(columns, rows)
+            if uniform:
+                layers.append(scale * np.sqrt(3.0 * size) * random.uniform(-1, 1, shape))
+            else:
+                layers.append(scale * np.sqrt(size) * random.standard_normal(shape))
+        return layers
 
     return draw
 
 
-def _uniform(variance: Callable[[int, int], float]) -> Draw:
-    """Uniform entries on +-sqrt(3 variance); `variance` is a function of fan-in and fan-out."""
-
-    def draw(architecture: Architecture, scale: float, random: Random) -> list[Float]:
-        return [
-            scale * np.sqrt(3.0 * variance(columns, rows)) * random.uniform(-1, 1, (rows, columns))
-            for rows, columns in architecture.shapes
-        ]
-
-    return draw
+_uniform = partial(_normal, uniform=True)
 
 
 def orthogonal(architecture: Architecture, scale: float, random: Random) -> list[Float]:
