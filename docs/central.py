@@ -98,8 +98,8 @@ def predicted(begin: np.ndarray, order: int) -> tuple[np.ndarray, np.ndarray]:
             recording=Recording(1, ("excess_risk",)),
         )
         path.append(outcome.ensemble.flat())
-        assert outcome.trace is not None
-        risk.append(outcome.trace.values["mean_excess_risk"][:EVERY])
+        assert outcome.recorded is not None
+        risk.append(outcome.recorded.values["mean_excess_risk"][:EVERY])
     return np.array(path), np.concatenate(risk)
 
 

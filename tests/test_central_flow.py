@@ -187,7 +187,7 @@ def test_order_1_slides_along_the_edge() -> None:
     moved = np.linalg.norm(after.y[:, -1] - begin)
     assert outcome.extras["amplitude"][0] > 0.0
     assert np.linalg.norm(outcome.ensemble.flat()[0] - after.y[:, -1]) < 0.05 * moved
-    np.testing.assert_allclose(outcome.trace.values["sharpness"], edge, rtol=0.02)
+    np.testing.assert_allclose(outcome.recorded.values["sharpness"], edge, rtol=0.02)
 
 
 def test_above_the_ceiling_order_2_rests_in_the_middle_of_the_orbit() -> None:
@@ -264,7 +264,7 @@ def test_train_and_studies_take_it_as_a_method() -> None:
     )  # fmt: skip
     assert run.learned
     assert run.as_dict()["method"] == "central-flow"
-    assert {"amplitude", "mean_excess_risk", "sharpness"} <= set(run.outcome.trace.values)
+    assert {"amplitude", "mean_excess_risk", "sharpness"} <= set(run.outcome.recorded.values)
     assert run.plot().axes
     study = parse_spec(
         """

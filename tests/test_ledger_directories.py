@@ -22,10 +22,11 @@ from flatmin.dynamics.descent import descend
 from flatmin.dynamics.methods import GradientFlow, HeavyBall
 from flatmin.dynamics.recording import Recording
 from flatmin.dynamics.training import FILES, Training, train
-from flatmin.ledger.check import check, violated
+from flatmin.ledger.check import check
 from flatmin.ledger.collect import evidence_of
 from flatmin.ledger.directories import read_directory
 from flatmin.ledger.evidence import Evidence
+from flatmin.ledger.ledger import violated
 from flatmin.ledger.record import Record, Verdict
 from flatmin.network.architecture import Architecture
 from study_runs import write_spec
@@ -269,7 +270,7 @@ def test_a_study_of_descent(studies: dict[str, Path]) -> None:
     np.testing.assert_array_equal(runs.steps, again.steps)
     np.testing.assert_array_equal(runs.excess, again.excess_risk)
     for name in quantities:
-        values = again.trace.values[name]
+        values = again.recorded.values[name]
         length = len(runs.trace[name])
         np.testing.assert_array_equal(runs.trace[name], values[:length])
     records = check([runs])

@@ -363,7 +363,7 @@ def test_a_wrong_momentum_on_the_command_line(value, monkeypatch, capsys):
         monkeypatch, capsys, "train", "--learning-rate", "0.1", f"--momentum={value}"
     )
     assert code == 2
-    assert f"--momentum must be a number of at least 0 and below 1, got '{value}'" in err
+    assert "--momentum must be a number" in err
 
 
 @pytest.mark.parametrize(

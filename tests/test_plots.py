@@ -25,7 +25,7 @@ MLP = Architecture.mlp(5, 3)
 @pytest.fixture(scope="module")
 def descent() -> pd.DataFrame:
     run = train(paper_samples(), Architecture.mlp(5, 10), learning_rate=0.1, steps=400)
-    return run.outcome.trace.frame()
+    return run.outcome.trace
 
 
 def bands(panel) -> list[np.ndarray]:
@@ -72,14 +72,14 @@ def test_a_trace_without_extremes_is_a_line():
 
 
 def test_a_flow_is_drawn_against_its_time():
-    quick = train(paper_samples(), MLP, scale=0.5, method=GradientFlow()).outcome.trace.frame()
+    quick = train(paper_samples(), MLP, scale=0.5, method=GradientFlow()).outcome.trace
     for panel in training_figure(quick, "title", None, 5.7).axes:
         assert panel.get_xscale() == "linear"
         assert np.array_equal(panel.lines[0].get_xdata(), quick["time"])
     # From near the saddle it waits for a long time: that is counted from where it leaves.
     slow = train(
         paper_samples(), MLP, init="zero-layer", scale=5e-4, method=GradientFlow()
-    ).outcome.trace.frame()
+    ).outcome.trace
     half = slow["time"][slow["excess_risk"] <= 0.5 * slow["excess_risk"].iloc[0]].iloc[0]
     for panel in training_figure(slow, "title", None, 5.7).axes:
         assert panel.get_xscale() == "symlog"
@@ -108,7 +108,7 @@ def test_records_draw_themselves():
     assert list(depths) == [1, 7, 10]
     assert list(rates) == [predict(data, depth).critical_rate for depth in depths]
     run = train(data, MLP, learning_rate=0.02, steps=100)
-    frame = run.outcome.trace.frame()
+    frame = run.outcome.trace
     for figure in (run.plot(), run.outcome.plot()):
         assert_band(figure.axes[0], frame["step"], frame["distance_low"], frame["distance_high"])
     # Only the whole run knows its rate, hence 2/eta.

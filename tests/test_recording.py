@@ -39,7 +39,7 @@ def setting(name: str, count: int = 5):
 def trace(problem, ensemble, rate, steps, recording, **options):
     return descend(
         problem, ensemble, rate, steps, recording=recording, tolerance=NEVER, **options
-    ).trace.values
+    ).recorded.values
 
 
 def strides(values: np.ndarray, every: int) -> np.ndarray:
@@ -134,7 +134,7 @@ def test_train_measures_sharpness_at_every_step_and_saves_the_band(tmp_path):
     assert frame["step"].tolist() == list(range(0, 401, 2))
     fine = train(
         paper_samples(), NETWORKS["one output"], learning_rate=0.1, steps=400, record_every=1
-    ).outcome.trace.values
+    ).outcome.recorded.values
     pairs = strides(fine["sharpness"], 2)[:, :, 0]
     np.testing.assert_allclose(frame["sharpness_low"][1:], pairs.min(axis=1), rtol=2e-6)
     np.testing.assert_allclose(frame["sharpness_high"][1:], pairs.max(axis=1), rtol=2e-6)

@@ -19,8 +19,9 @@ from flatmin.curvature.nonlinear import NonlinearHessian
 from flatmin.data.samples import Samples
 from flatmin.lanes import functions
 from flatmin.lanes.activations import code_of
+from flatmin.lanes.layout import Runs, Stop, sampled
 from flatmin.lanes.samples_descent import descend_samples
-from flatmin.lanes.vectors import load, splat, store
+from flatmin.lanes.vectors import vectors
 from flatmin.network.activations import ACTIVATIONS
 from flatmin.network.architecture import Architecture
 from flatmin.network.ensemble import aligned
@@ -68,20 +69,24 @@ def descend(
     todo = pack(np.broadcast_to(steps if left is None else left, networks)).reshape(blocks, lanes)
     excess, square = np.zeros((blocks, lanes), dtype), np.zeros((blocks, lanes), dtype)
     extremes = np.empty((blocks, 0, lanes), dtype)
-    p = np.array([] if architecture.output is None else architecture.output, dtype)
-    widths = np.array([architecture.inputs, *architecture.widths])
+    network = sampled(
+        (architecture.inputs, *architecture.widths),
+        architecture.biases,
+        () if architecture.output is None else architecture.output,
+        X,
+        np.atleast_2d(y.T),
+        code_of(architecture.activation_name),
+        floor,
+        dtype,
+    )
+    runs = Runs(rates, todo, excess, square, np.zeros_like(excess), extremes)
+    stop = Stop(check, tolerance, 0.0, np.inf, limit)
     cuts = [blocks * t // threads for t in range(threads + 1)]
-
-    # Read-only as the package's own samples are, so that one compiled kernel serves both.
-    inputs, targets = (np.array(a, dtype, order="C") for a in (X, np.atleast_2d(y.T)))
-    inputs.flags.writeable = targets.flags.writeable = False
 
     def work(first: int, last: int) -> None:
         descend_samples(
-            tuple(dtype(0) for _ in range(lanes)), weights, widths, int(architecture.biases), p,
-            inputs, targets, code_of(architecture.activation_name), floor, rates, todo, excess,
-            square, extremes, 0, steps // slices, check, tolerance, np.inf, limit, None,
-            first, last,
+            tuple(dtype(0) for _ in range(lanes)), weights, network, runs, stop, None, 0,
+            steps // slices, first, last,
         )  # fmt: skip
 
     for _ in range(slices):
@@ -283,9 +288,9 @@ def _density(x: Any) -> Any:
 def on_arrays(function: Any) -> Callable[[np.ndarray], np.ndarray]:
     @njit
     def loop(lanes: Any, x: Any, y: Any) -> None:
-        zero = splat(lanes, 0.0)
-        for e in range(0, len(x), len(lanes)):
-            store(y, e, function(load(zero, x, e)))
+        before, after = vectors(lanes, x), vectors(lanes, y)
+        for e in range(len(x) // len(lanes)):
+            after[e] = function(before[e])
 
     def call(x: np.ndarray) -> np.ndarray:
         padded = np.zeros(-(-len(x) // 8) * 8)

@@ -223,7 +223,7 @@ def test_traces_are_those_of_the_engine():
     arch = Architecture.mlp(5, 5)
     start = initialise(arch, "gaussian", 0.5, 3, [run.address() for run in runs])
     recording = Recording(50, study.record.quantities)
-    trace = descend(paper_samples().regression(), start, 0.1, 400, recording=recording).trace
+    trace = descend(paper_samples().regression(), start, 0.1, 400, recording=recording).recorded
     found = traces.to_pandas()
     for place, run in enumerate(runs):
         part = found[found.run == run.index].reset_index(drop=True)
@@ -392,7 +392,7 @@ def grid(**axes: list[float]) -> pd.DataFrame:
 def test_an_axis_that_is_not_named_gets_panels():
     table = grid(depth=[2, 3, 4], scale=[0.1, 0.2], learning_rate=[0.01, 0.05])
     found = facets(table, "scale", "sharpness", "learning_rate")
-    assert (found.axis, found.pooled) == ("depth", ())
+    assert (found.axis, found.pooled) == ("depth", {})
     assert [label for label, _ in found.panels] == ["2", "3", "4"]
     for depth, (_, drawn) in zip((2, 3, 4), found.panels, strict=True):
         assert [curve.label for curve in drawn] == ["0.01", "0.05"]
@@ -406,9 +406,10 @@ def test_an_axis_that_is_not_named_gets_panels():
 def test_what_is_pooled_is_said():
     two = grid(depth=[2, 3], scale=[0.1, 0.2], learning_rate=[0.01, 0.05])
     found = facets(two, "scale", "sharpness")
-    assert (found.axis, len(found.panels), found.pooled) == (None, 1, ("depth", "learning_rate"))
+    assert (found.axis, len(found.panels)) == (None, 1)
+    assert found.pooled == {"depth": 2, "learning_rate": 2}
     many = grid(depth=list(range(2, 9)), scale=[0.1, 0.2])
-    assert facets(many, "scale", "sharpness").pooled == ("depth",)
+    assert facets(many, "scale", "sharpness").pooled == {"depth": 7}
     assert facets(many[many.depth < 8], "scale", "sharpness").axis == "depth"
 
 
@@ -417,7 +418,7 @@ def test_axes_that_move_together_are_told_apart_by_one():
     tied = table[(table.depth == 2) == (table.learning_rate == 0.01)]
     assert facets(tied, "scale", "sharpness", "learning_rate").panels[0][0] == ""
     assert facets(tied, "scale", "sharpness").axis == "depth"
-    assert facets(tied, "scale", "sharpness").pooled == ()
+    assert facets(tied, "scale", "sharpness").pooled == {}
 
 
 def test_a_frame_without_lists():

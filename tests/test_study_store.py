@@ -46,7 +46,7 @@ def call(monkeypatch, capsys):
     return call
 
 
-def run(directory: Path, **options) -> tuple[runner.Summary, list[str]]:
+def run(directory: Path, **options) -> tuple[runner.StudyRun, list[str]]:
     notes: list[str] = []
     return runner.run_study(STUDY, directory, note=notes.append, **options), notes
 
@@ -160,7 +160,7 @@ def test_the_same_call_again_runs_what_is_missing(whole, tmp_path, monkeypatch):
     states: list[runner.Status] = []
     summary, notes = run(out, progress=states.append)
     assert sorted(f"shard-{name}.parquet" for name in seen) == [first.name, second.name]
-    assert (summary.runs, summary.shards_run, notes) == (STUDY.runs, 2, [])
+    assert (summary.finished, summary.shards_run, notes) == (STUDY.runs, 2, [])
     assert states[-1].steps == states[-1].total_steps == plan.network_steps(STUDY)
     counted = ("learned", "edge of stability")
     states = {state: n for state, n in summary.counts.items() if state not in counted}

@@ -7,9 +7,13 @@ coordinate system of the Hessian's range (see `linear`).
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike
 
 from flatmin.core.arrays import Float
+from flatmin.core.checks import check_count
 from flatmin.core.errors import SettingError
 
 
@@ -69,3 +73,30 @@ class FlatHessian:
     def spectrum(self) -> tuple[Float, Float]:
         """Of networks that are not linear no reduction is known."""
         raise SettingError("the spectrum at a minimiser is for linear networks only")
+
+
+class HessianOperator:
+    """The Hessian of the risk at one network's weights, in flat parameters: products, no matrix."""
+
+    dtype = np.dtype(np.float64)
+
+    def __init__(self, hessian: Hessian, parameters: int) -> None:
+        check_count("networks", hessian.networks, 1)
+        self._hessian, self.shape = hessian, (parameters, parameters)
+
+    def __repr__(self) -> str:
+        return f"HessianOperator(shape={self.shape})"
+
+    def matvec(self, vector: ArrayLike) -> Float:
+        """H v, for a flat vector."""
+        flat = np.asarray(vector, dtype=float).reshape(1, self.shape[1])
+        found = self._hessian.product(self._hessian.restrict(flat))
+        return self._hessian.lift(found).reshape(np.shape(vector))
+
+    __matmul__ = matvec
+
+    def to_scipy(self) -> Any:
+        """For SciPy's solvers: a LinearOperator that is its own adjoint."""
+        from scipy.sparse.linalg import LinearOperator
+
+        return LinearOperator(self.shape, matvec=self.matvec, rmatvec=self.matvec, dtype=self.dtype)

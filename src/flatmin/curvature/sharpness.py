@@ -25,7 +25,7 @@ from flatmin.curvature.lanczos import lanczos
 from flatmin.curvature.linear import LinearHessian
 from flatmin.curvature.multivariate import MultivariateHessian
 from flatmin.curvature.nonlinear import NonlinearHessian
-from flatmin.curvature.operators import Hessian
+from flatmin.curvature.operators import Hessian, HessianOperator
 from flatmin.curvature.record import Sharpness
 from flatmin.data.regression import Regression
 from flatmin.data.samples import Samples
@@ -109,6 +109,21 @@ def minimiser_spectrum(
     return result
 
 
+def hessian(
+    problem: Regression | Samples, weights: Weights, p: ArrayLike | None = None
+) -> HessianOperator:
+    """The Hessian of the mean squared error at one network's weights, as an operator.
+
+    >>> from flatmin.data.generators import gaussian_samples
+    >>> data = gaussian_samples(n=50, d=2, seed=0).regression()
+    >>> operator = hessian(data, [np.eye(2), np.ones((1, 2))])
+    >>> operator.shape, operator.to_scipy().shape
+    ((6, 6), (6, 6))
+    """
+    ensemble, _ = _as_ensemble(problem, weights, p)
+    return HessianOperator(hessian_at(problem, ensemble), ensemble.architecture.parameters)
+
+
 def hessian_at(problem: Regression | Samples, ensemble: Ensemble) -> Hessian:
     """The Hessian (and gradient) of the risk at an ensemble's weights."""
     architecture = ensemble.architecture
@@ -144,7 +159,12 @@ def _solve(
     assert guess is not None
     value, residual, products, vector = lanczos(hessian, guess, tolerance, max_products)
     return Sharpness(
-        value, residual, products, "lanczos", residual <= tolerance * value, hessian.lift(vector)
+        value=value,
+        residual=residual,
+        products=products,
+        method="lanczos",
+        converged=residual <= tolerance * value,
+        vector=hessian.lift(vector),
     )
 
 
@@ -157,7 +177,14 @@ def _rayleigh(hessian: Hessian, guess: Float, tolerance: float) -> Sharpness:
     residual = np.linalg.norm(image - value[:, None] * vector, axis=1)
     ones = np.ones(hessian.networks, dtype=np.int64)
     converged = residual <= tolerance * value
-    return Sharpness(value, residual, ones, "spectrum", converged, hessian.lift(vector))
+    return Sharpness(
+        value=value,
+        residual=residual,
+        products=ones,
+        method="spectrum",
+        converged=converged,
+        vector=hessian.lift(vector),
+    )
 
 
 def _dense(hessian: Hessian, ensemble: Ensemble, tolerance: float) -> Sharpness:
@@ -179,7 +206,14 @@ def _dense(hessian: Hessian, ensemble: Ensemble, tolerance: float) -> Sharpness:
     # Rounding of a full eigendecomposition is relative to the largest |eigenvalue|.
     scale = np.abs(values).max(axis=1)
     converged = residual <= np.maximum(tolerance * values[:, -1], 1e-15 * n * scale)
-    return Sharpness(values[:, -1], residual, products, "dense", converged, vector)
+    return Sharpness(
+        value=values[:, -1],
+        residual=residual,
+        products=products,
+        method="dense",
+        converged=converged,
+        vector=vector,
+    )
 
 
 def _mix(hessian: Hessian, guess: Float | None) -> Float:

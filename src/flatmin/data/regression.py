@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, fields
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -32,6 +32,8 @@ import numpy.typing as npt
 
 from flatmin.core.arrays import Float
 from flatmin.core.errors import DataError, NothingToLearn, SettingError
+from flatmin.core.pages import Listing, Page, Remarks, number
+from flatmin.core.shown import Shown
 from flatmin.data.columns import ColumnSummary, Tally
 from flatmin.data.preparation import NOTHING, Preparation, Prepared, Scaled, scale_factor
 from flatmin.data.tables import Source, table_of
@@ -41,8 +43,7 @@ from flatmin.data.tables.table import LARGEST, ROWS, Choice, Names, Table
 EPS = float(np.finfo(np.float64).eps)
 
 
-@dataclass(frozen=True, eq=False)
-class Regression:
+class Regression(Shown):
     """A least-squares problem, reduced to Sigma, w* and R_min.
 
     `w_star` has shape (d,) for one target and (d, m) for several; `eigenvalues` are ascending,
@@ -74,6 +75,38 @@ class Regression:
     def __repr__(self) -> str:
         sizes = f"n={self.n}, d={self.d}, rank={self.rank}, targets={self.targets}"
         return f"Regression({sizes}, risk_min={self.risk_min:.4g})"
+
+    def contents(self) -> dict[str, Any]:
+        """Its size, and the numbers that the theory needs of it."""
+        return {
+            "n": self.n,
+            "d": self.d,
+            "targets": self.targets,
+            "rank": self.rank,
+            "w_star_norm": self.w_star_norm,
+            "a": self.a if self.targets == 1 else None,
+            "smallest_eigenvalue": self.smallest_eigenvalue,
+            "largest_eigenvalue": self.largest_eigenvalue,
+            "condition_number": self.condition_number,
+            "risk_min": self.risk_min,
+            "preparation": self.preparation,
+        }
+
+    def rows(self) -> list[tuple[str, str]]:
+        """The table of `page`."""
+        eigenvalues = f"{number(self.smallest_eigenvalue)} to {number(self.largest_eigenvalue)}"
+        return [
+            ("Data", f"{self.n} rows, {self.d} features, rank {self.rank}"),
+            ("Eigenvalues of Sigma", f"{eigenvalues}, ratio {number(self.condition_number)}"),
+            ("|w*|, norm of the best regressor", number(self.w_star_norm)),
+            ("Smallest risk R_min", number(self.risk_min)),
+        ]
+
+    def page(self) -> Page:
+        """The numbers, and what a reader of them should know."""
+        names = ", ".join(self.target_names)
+        heads = (f"Regression of {names}", "")
+        return [Listing(heads, self.rows()), Remarks("", [*self.preparation, *self.notes()])]
 
     @classmethod
     def from_arrays(

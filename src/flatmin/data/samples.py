@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
+from textwrap import shorten
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from flatmin.core.arrays import Float
 from flatmin.core.errors import SettingError
+from flatmin.core.pages import Listing, Page, Remarks
+from flatmin.core.shown import Shown
 from flatmin.data.columns import ColumnSummary, Tally
 from flatmin.data.preparation import NOTHING, Preparation, Prepared, scale_rows
 from flatmin.data.regression import Regression
@@ -19,8 +23,7 @@ from flatmin.data.tables.arrays import array_table, numbers
 from flatmin.data.tables.table import ROWS, Names, Table
 
 
-@dataclass(frozen=True, eq=False)
-class Samples:
+class Samples(Shown):
     """The rows themselves: X (n, d) and y (n,), or (n, m) for several targets.
 
     >>> Samples.from_arrays([[1, 2], [3, 4], [5, 7]], [1, 2, 3]).regression().rank
@@ -40,6 +43,20 @@ class Samples:
 
     def __repr__(self) -> str:
         return f"Samples(n={self.n}, d={self.d}, targets={self.targets})"
+
+    def contents(self) -> dict[str, Any]:
+        """Its size and names, without the rows."""
+        names = ("n", "d", "targets", "feature_names", "target_names", "preparation")
+        return {name: getattr(self, name) for name in names}
+
+    def page(self) -> Page:
+        """Its size and names."""
+        rows = [
+            ("Rows", str(self.n)),
+            (f"{self.d} features", shorten(", ".join(self.feature_names), 60)),
+            ("Target", shorten(", ".join(self.target_names), 60)),
+        ]
+        return [Listing(("Samples", ""), rows), Remarks("", self.preparation)]
 
     @classmethod
     def from_arrays(
@@ -108,5 +125,11 @@ def _collect(table: Table, preparation: Preparation) -> Samples:
     scaled = scale_rows(ready, rows, tally)
     d, m = len(scaled.features), len(ready.targets)
     y = scaled.content[:, d].copy() if m == 1 else scaled.content[:, d:].copy()
-    names = (scaled.features, ready.targets)
-    return Samples(scaled.content[:, :d].copy(), y, *names, scaled.sentences, scaled.summary)
+    return Samples(
+        X=scaled.content[:, :d].copy(),
+        y=y,
+        feature_names=scaled.features,
+        target_names=ready.targets,
+        preparation=scaled.sentences,
+        columns=scaled.summary,
+    )

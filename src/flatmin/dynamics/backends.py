@@ -20,7 +20,8 @@ from flatmin.data.samples import Samples
 from flatmin.dynamics.measures import below_saddles, error_of_map, task
 from flatmin.dynamics.recording import Recording
 from flatmin.dynamics.rule import Rule
-from flatmin.lanes.sharpness import BASIS, layout, start_vector
+from flatmin.lanes.layout import Runs, Stop, linear, sampled
+from flatmin.lanes.sharpness import BASIS, start_vector
 from flatmin.network.architecture import Architecture, Family
 from flatmin.network.ensemble import Ensemble
 
@@ -51,6 +52,9 @@ class Packed:
         self.members, self.weights, self.numbers = members, weights, numbers
         self.extremes, self.vectors = extremes, vectors
         self.rate, self.left, self.excess, self.gradient, self.distance = numbers
+        self.runs = Runs(
+            self.rate, self.left, self.excess, self.gradient, self.distance, extremes
+        )  # fmt: skip
 
 
 class Backend:
@@ -70,11 +74,12 @@ class Backend:
         self.range_dimension = self._dimension()
         probe = start_vector(self.range_dimension)
         self._probe = probe / np.linalg.norm(probe)
-        self._widths = np.array([architecture.inputs, *architecture.widths], dtype=np.int64)
+        self._widths = (architecture.inputs, *architecture.widths)
         squares, settled = self._small(tolerance), below_saddles(problem.regression(), architecture)
         if goal is not None:
-            squares, settled = (np.inf, *squares[1:]), goal
-        self._stop = (CHECK_EVERY, *squares, settled, _LIMITS[kind.name], rule.kernel)
+            squares, settled = (np.inf, squares[1]), goal
+        self._stop = Stop(CHECK_EVERY, *squares, settled, _LIMITS[kind.name])
+        self._rule = rule.kernel
 
     @staticmethod
     def flops(problem: Regression | Samples, architecture: Architecture) -> float:
@@ -85,7 +90,7 @@ class Backend:
         """Of the coordinates in which the sharpness is found."""
         return self._architecture.parameters
 
-    def _small(self, tolerance: float | None) -> tuple[float, ...]:
+    def _small(self, tolerance: float | None) -> tuple[float, float]:
         """What squared gradient norms count as small."""
         raise NotImplementedError
 
@@ -135,12 +140,11 @@ class SamplesBackend(Backend):
         from flatmin.lanes.activations import code_of
 
         super().__init__(problem, architecture, *how)
-        data, linear = problem.regression(), architecture.linear
-        rows, floor = (stand_in(data), 0.0) if linear else (problem, data.risk_min)
-        self._shared = (
-            self._widths, int(architecture.biases), np.array(architecture.output or (), self.kind),
-            _read_only(rows.X, self.kind), _read_only(np.atleast_2d(rows.y.T), self.kind),
-            code_of(architecture.activation_name), floor,
+        data = problem.regression()
+        rows, floor = (stand_in(data), 0.0) if architecture.linear else (problem, data.risk_min)
+        self._network = sampled(
+            self._widths, architecture.biases, architecture.output or (), rows.X,
+            np.atleast_2d(rows.y.T), code_of(architecture.activation_name), floor, self.kind,
         )  # fmt: skip
 
     @staticmethod
@@ -150,8 +154,8 @@ class SamplesBackend(Backend):
             return 6.0 * architecture.parameters * problem.d
         return 18.0 * architecture.parameters * problem.n
 
-    def _small(self, tolerance: float | None) -> tuple[float, ...]:
-        return ((_DEFAULT_GRADIENT if tolerance is None else tolerance) ** 2,)
+    def _small(self, tolerance: float | None) -> tuple[float, float]:
+        return (_DEFAULT_GRADIENT if tolerance is None else tolerance) ** 2, 0.0
 
     def _distance(self, flat: Float) -> Float:
         """|P - P*|_F^2; NaN for networks that compute no linear map."""
@@ -166,9 +170,8 @@ class SamplesBackend(Backend):
         from flatmin.lanes.samples_descent import descend_samples
 
         descend_samples(
-            (self.kind.type(0),) * packed.weights.shape[2], packed.weights, *self._shared,
-            packed.rate, packed.left, packed.excess, packed.gradient, packed.extremes,
-            begin, steps, *self._stop, block, block + 1,
+            (self.kind.type(0),) * packed.weights.shape[2], packed.weights, self._network,
+            packed.runs, self._stop, self._rule, begin, steps, block, block + 1,
         )  # fmt: skip
         diverged = ~np.isfinite(packed.gradient[block])
         packed.excess[block][diverged] = np.inf
@@ -243,15 +246,11 @@ class LinearBackend(Backend):
     """Linear networks with one output (`lanes.linear_descent`)."""
 
     def __init__(self, problem: Any, architecture: Architecture, *how: Any) -> None:
-        self._table = layout(architecture)
         super().__init__(problem, architecture, *how)
-        regression = problem.regression()
-        self._shared = (
-            self._widths,
-            architecture.p.astype(self.kind),
-            np.ascontiguousarray(regression.sigma, dtype=self.kind),
-            regression.w_star.astype(self.kind),
-        )
+        data = problem.regression()
+        self._network = linear(
+            self._widths, architecture.p, data.sigma, data.w_star, self.kind
+        )  # fmt: skip
 
     @staticmethod
     def flops(problem: Regression | Samples, architecture: Architecture) -> float:
@@ -259,9 +258,9 @@ class LinearBackend(Backend):
         return 6.0 * architecture.parameters + 2.0 * architecture.inputs**2
 
     def _dimension(self) -> int:
-        return int(self._table[-1, 0] + self._table[-1, 1] + self._table[-1, 5])
+        return sum(map(sum, self._architecture.shapes))
 
-    def _small(self, tolerance: float | None) -> tuple[float, ...]:
+    def _small(self, tolerance: float | None) -> tuple[float, float]:
         """An absolute one, or one relative to |b_1|^4 (see `descent`)."""
         if tolerance is not None:
             return tolerance**2, 0.0
@@ -275,9 +274,8 @@ class LinearBackend(Backend):
         from flatmin.lanes.linear_descent import descend
 
         descend(
-            (self.kind.type(0),) * packed.weights.shape[2], packed.weights, *self._shared,
-            packed.rate, packed.left, packed.excess, packed.gradient, packed.distance,
-            packed.extremes, begin, steps, *self._stop, block, block + 1,
+            (self.kind.type(0),) * packed.weights.shape[2], packed.weights, self._network,
+            packed.runs, self._stop, self._rule, begin, steps, block, block + 1,
         )  # fmt: skip
 
     def trace(
@@ -285,17 +283,17 @@ class LinearBackend(Backend):
         recording: Recording,
     ) -> Float:  # fmt: skip
         """Records by the compiled kernel."""
-        from flatmin.lanes.traced_descent import trace_block
+        from flatmin.lanes.traced_descent import Spectrum, trace_block
 
         lanes = packed.weights.shape[2]
         out = _blank(records, packed.vectors.size > 0, lanes)
+        spectrum = Spectrum(
+            packed.vectors, self._probe, recording.sharpness_steps,
+            recording.sharpness_tolerance, 2000, min(BASIS, self.range_dimension),
+        )  # fmt: skip
         trace_block(
-            (0.0,) * lanes, packed.weights[block].reshape(-1), *self._shared,
-            packed.rate[block], packed.left[block], packed.excess[block],
-            packed.gradient[block], packed.distance[block], packed.extremes[block].reshape(-1),
-            number, begin, every, recording.sharpness_steps, *self._stop, self._table,
-            packed.vectors[block].reshape(-1), self._probe,
-            recording.sharpness_tolerance, 2000, min(BASIS, self.range_dimension), out,
+            (0.0,) * lanes, packed.weights, self._network, packed.runs, self._stop, self._rule,
+            begin, every, number, spectrum, block, out,
         )  # fmt: skip
         return out
 
@@ -313,10 +311,3 @@ def _blank(records: int, sharp: bool, lanes: int) -> Float:
 
     quantities = len(COLUMNS) + (len(SHARPNESS_COLUMNS) if sharp else 0)
     return np.full((records, quantities, lanes), np.nan)
-
-
-def _read_only(array: Float, kind: np.dtype[Any]) -> NDArray[Any]:
-    """Row-major and read-only: the compiler has another kernel for arrays that may be written."""
-    result: NDArray[Any] = np.ascontiguousarray(array, dtype=kind).view()
-    result.flags.writeable = False
-    return result

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 from flatmin.core.arrays import Float, Whole, Yes
 from flatmin.core.checks import check_count, check_positive
 from flatmin.core.errors import SettingError
+from flatmin.core.progress import advancing
 from flatmin.data.regression import Regression
 from flatmin.data.samples import Samples
 from flatmin.dynamics.central_force import Middles
@@ -80,17 +81,19 @@ class CentralFlow(Method):
         **options: Unpack[Options],
     ) -> Outcome:
         """Every network of an ensemble, to its end."""
-        return central_flow(
-            problem.regression(),
-            ensemble,
-            self.learning_rate,
-            steps,
-            order=self.order,
-            recording=options.get("recording"),
-            tolerance=options.get("tolerance") or TOLERANCE,
-            learned_at=options.get("learned_at", LEARNED_AT),
-            progress=options.get("progress"),
-        )
+        total = int(np.broadcast_to(steps, len(ensemble)).sum())
+        with advancing(options.get("progress"), "central flow", total) as advance:
+            return central_flow(
+                problem.regression(),
+                ensemble,
+                self.learning_rate,
+                steps,
+                order=self.order,
+                recording=options.get("recording"),
+                tolerance=options.get("tolerance") or TOLERANCE,
+                learned_at=options.get("learned_at", LEARNED_AT),
+                progress=advance,
+            )
 
 
 def central_flow(
@@ -212,17 +215,17 @@ def _outcome(
     limit = _DIVERGED * networks.regression.excess_at_zero
     excess = np.where(networks.excess <= limit, networks.excess, np.inf)
     return Outcome(
-        final,
-        flow_endings(settled & ~idle, excess, networks.gradient, time, idle),
-        taken,
-        excess,
-        distance,
-        networks.gradient,
-        goal,
-        excess <= goal,
-        np.zeros(len(final), dtype=np.int64),
-        np.full(len(final), np.nan),
-        trace,
-        {"amplitude": networks.swing, "mean_excess_risk": networks.mean_excess},
+        ensemble=final,
+        state=flow_endings(settled & ~idle, excess, networks.gradient, time, idle),
+        steps=taken,
+        excess_risk=excess,
+        distance=distance,
+        gradient=networks.gradient,
+        goal=goal,
+        learned=excess <= goal,
+        period=np.zeros(len(final), dtype=np.int64),
+        more_steps=np.full(len(final), np.nan),
+        recorded=trace,
+        extras={"amplitude": networks.swing, "mean_excess_risk": networks.mean_excess},
         beside=np.empty((len(final), 0)),
     )

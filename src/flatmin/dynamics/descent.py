@@ -31,6 +31,7 @@ from numpy.typing import ArrayLike
 from flatmin.core.arrays import Float, Whole, Yes
 from flatmin.core.checks import check_choice, check_count, check_positive
 from flatmin.core.errors import SettingError
+from flatmin.core.progress import advancing
 from flatmin.core.threads import thread_count
 from flatmin.curvature import minimiser_spectrum, sharpness
 from flatmin.data.regression import Regression
@@ -76,7 +77,7 @@ def descend(
     observe_ends: bool = True,
     precision: str = "float64",
     threads: int | None = None,
-    progress: Progress | None = None,
+    progress: bool | Progress | None = None,
 ) -> Outcome:
     """Gradient descent W <- W - eta grad R(W) of every network of an ensemble, or another rule.
 
@@ -97,7 +98,7 @@ def descend(
     10
     """
     count, architecture = len(ensemble), ensemble.architecture
-    rates = _per_network("learning rate", learning_rate, count, check_positive)
+    rates = _per_network("learning_rate", learning_rate, count, check_positive)
     budget = _per_network(
         "steps", steps, count, lambda name, value: check_count(name, value, MAX_STEPS)
     )
@@ -109,9 +110,10 @@ def descend(
     goal = check_share("learned_at", learned_at) * problem.regression().excess_at_zero
     state = _with_beside(ensemble.flat(), rule, beside)
     course = _Course(problem, architecture, rule, goal, precision, threads or thread_count())
-    outcome = course.run(
-        state, rates, budget, recording, tolerance, goal if until_learned else None, progress
-    )
+    with advancing(progress, "descent", int(budget.sum())) as advance:
+        outcome = course.run(
+            state, rates, budget, recording, tolerance, goal if until_learned else None, advance
+        )
     if until_learned:
         outcome.learned[outcome.settled] = True
         outcome.state[outcome.settled] = State.LEARNING.value
@@ -176,7 +178,7 @@ class _Course:
             learned=excess <= self.goal,
             period=np.zeros(len(state), dtype=np.int64),
             more_steps=np.full(len(state), np.nan),
-            trace=engine.trace,
+            recorded=engine.trace,
             rule=self.rule,
             beside=last[:, parameters:],
         )
@@ -231,7 +233,7 @@ class _Course:
         """What is seen of some runs in so many steps after their end."""
         state = np.hstack([outcome.ensemble.flat(), outcome.beside])[runs]
         double, budget = replace(self, precision="float64"), np.full(len(runs), float(steps))
-        seen = double.run(state, rates[runs], budget, watch, _NO_TOLERANCE).trace
+        seen = double.run(state, rates[runs], budget, watch, _NO_TOLERANCE).recorded
         assert seen is not None
         return seen
 
@@ -251,9 +253,9 @@ def _replaced(first: Outcome, again: Outcome, which: Yes) -> Outcome:
     flat[which] = again.ensemble.flat()
     for name in ("state", "steps", "excess_risk", "distance", "gradient", "learned", "beside"):
         getattr(first, name)[which] = getattr(again, name)
-    if first.trace is not None and again.trace is not None:
-        for name, values in again.trace.values.items():
-            first.trace.values[name][: len(values), which] = values
+    if first.recorded is not None and again.recorded is not None:
+        for name, values in again.recorded.values.items():
+            first.recorded.values[name][: len(values), which] = values
     return replace(first, ensemble=Ensemble.from_flat(first.ensemble.architecture, flat))
 
 

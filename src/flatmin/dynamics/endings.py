@@ -66,6 +66,11 @@ def check_share(name: str, value: object) -> float:
     return share
 
 
+def learned_note(share: float) -> str:
+    """What learned means, wherever it is printed."""
+    return f"learned: the excess risk is at most {share:g} of that of w = 0"
+
+
 def window(steps: Whole) -> Whole:
     """For how many further steps a run of so many steps is observed."""
     return np.clip(steps // 4, LEAST_WINDOW, LARGEST_WINDOW)

@@ -16,6 +16,7 @@ import numpy as np
 from flatmin.core.arrays import Float, Whole, Yes
 from flatmin.core.checks import check_count, check_positive
 from flatmin.core.errors import SettingError
+from flatmin.core.progress import advancing
 from flatmin.core.threads import over_each, thread_count
 from flatmin.curvature import sharpness
 from flatmin.curvature.linear import backward
@@ -26,11 +27,12 @@ from flatmin.dynamics.flow_batched import BatchedFlow
 from flatmin.dynamics.measures import LAYER_MEASURES, below_saddles, drift, passes_nothing, task
 from flatmin.dynamics.outcome import Outcome
 from flatmin.dynamics.recording import Recording, Trace
-from flatmin.lanes import flow as kernel
+from flatmin.lanes import step_control as kernel
+from flatmin.lanes.flow import flow as advance_lanes
+from flatmin.lanes.layout import linear
+from flatmin.lanes.step_control import Settings
 from flatmin.network.architecture import Family
 from flatmin.network.ensemble import Ensemble
-
-Settings = tuple[float, float, float, float, float]
 
 RTOL = 1e-8
 # The absolute tolerance is this share of the relative one: small weights near the saddle at 0
@@ -54,7 +56,7 @@ def flow(
     learned_at: float = LEARNED_AT,
     recording: Recording | None = None,
     threads: int | None = None,
-    progress: Progress | None = None,
+    progress: bool | Progress | None = None,
 ) -> Outcome:
     """Gradient flow until |grad| <= tolerance (1e-10) at a minimiser, `end`, or `max_steps`.
 
@@ -78,10 +80,12 @@ def flow(
         recording.check_for(architecture)
     settled = below_saddles(regression, architecture)
     goal = check_share("learned_at", learned_at) * regression.excess_at_zero
-    settings = (rtol, atol, tolerance, settled, float(check_count("max_steps", max_steps)))
+    most = float(check_count("max_steps", max_steps))
+    settings = Settings(rtol, atol, tolerance, settled, most)
     integrator = INTEGRATORS[architecture.family](regression, ensemble, settings, float(end))
     run = _Flow(regression, ensemble, integrator, recording)
-    run.finish(threads or thread_count(), progress)
+    with advancing(progress, "flow", int(max_steps) * len(ensemble)) as advance:
+        run.finish(threads or thread_count(), advance)
     return run.outcome(goal)
 
 
@@ -124,18 +128,14 @@ class _Lanes:
         self.record: Float = kernel.new_record(len(ensemble), _LANES)
         self.record[:, kernel.END] = end
         self._settings = settings
-        self._shared = (
-            np.array([self._architecture.inputs, *self._architecture.widths], dtype=np.int64),
-            self._architecture.p,
-            regression.sigma,
-            regression.w_star,
-        )
+        widths = (self._architecture.inputs, *self._architecture.widths)
+        self._network = linear(widths, self._architecture.p, regression.sigma, regression.w_star)
 
     def advance(self, block: int, steps: int) -> None:
         """At most `steps` attempted steps of every lane of a block that has not ended."""
         lanes = (0.0,) * _LANES
         where = (steps, block, block + 1)
-        kernel.flow(lanes, self._weights, *self._shared, self.record, *self._settings, *where)
+        advance_lanes(lanes, self._weights, self._network, self.record, self._settings, *where)
 
     def weights(self, block: int) -> Float:
         """The weights of a block as `[network, P]`."""
@@ -279,7 +279,7 @@ class _Flow:
             learned=excess <= goal,
             period=np.zeros(n, dtype=np.int64),
             more_steps=np.full(n, np.nan),
-            trace=self._trace(),
+            recorded=self._trace(),
             extras={
                 "time": time,
                 "drift": moved,

@@ -5,21 +5,22 @@
 | descent    | W <- W - eta g                               | 2/eta                           |
 | flow       | dW/dt = -g                                   | none                            |
 
-Here g is the gradient at W. A learning rate is one number or one per network. Further methods have
-modules of their own; `methods` lists them all.
+Here g is the gradient at W. A learning rate is one number, one per network, or text as
+`check_rate` understands it. Further methods have modules of their own; `methods` lists them all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, TypedDict, Unpack
+from typing import Any, ClassVar, Self, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from flatmin.core.arrays import Float, Yes
 from flatmin.core.checks import check_positive
+from flatmin.core.errors import SettingError
 from flatmin.data.regression import Regression
 from flatmin.data.samples import Samples
 from flatmin.dynamics.descent import Progress, descend
@@ -28,7 +29,11 @@ from flatmin.dynamics.outcome import Outcome
 from flatmin.dynamics.recording import Recording
 from flatmin.dynamics.rule import PLAIN, Rule
 from flatmin.lanes.tableau import SIZE
+from flatmin.network.architecture import Architecture
 from flatmin.network.ensemble import Ensemble
+from flatmin.theory.prediction import check_rate, resolve_rate
+
+WITHOUT_BIASES = "S_min and the critical rate are for networks without biases and do not apply"
 
 
 class Options(TypedDict, total=False):
@@ -38,7 +43,7 @@ class Options(TypedDict, total=False):
     tolerance: float | None
     learned_at: float
     threads: int | None
-    progress: Progress | None
+    progress: bool | Progress | None
 
 
 class Method:
@@ -88,6 +93,16 @@ class Method:
         rates = np.asarray(self.learning_rate)[chosen]
         return replace(self, learning_rate=rates)  # type: ignore[type-var]
 
+    def resolved(self, regression: Regression, architecture: Architecture) -> Self:
+        """The method with its learning rate as a number, for these data: "0.5critical" is one."""
+        if not isinstance(self.learning_rate, str):
+            return self
+        if architecture.biases and check_rate(self.learning_rate)[1]:
+            raise SettingError(f"learning_rate must be a number: {WITHOUT_BIASES}")
+        depth, norm = architecture.depth, architecture.output_norm
+        rate = resolve_rate(self.learning_rate, regression, depth, norm, self.reach)
+        return replace(self, learning_rate=rate)  # type: ignore[type-var]
+
     def run(
         self,
         problem: Regression | Samples,
@@ -97,7 +112,8 @@ class Method:
         **options: Unpack[Options],
     ) -> Outcome:
         """Every network of an ensemble, to its end."""
-        return descend(problem, ensemble, self.learning_rate, steps, rule=self.rule, **options)
+        rate = self.resolved(problem.regression(), ensemble.architecture).learning_rate
+        return descend(problem, ensemble, rate, steps, rule=self.rule, **options)
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flatmin.core.arrays import Float, Whole
 from flatmin.core.checks import check_choice, check_count
 from flatmin.core.errors import SettingError
 from flatmin.dynamics.measures import LAYER_MEASURES
 from flatmin.network.architecture import Architecture
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 NETWORK_MEASURES = ("excess_risk", "distance", "gradient", "sharpness")
 RENAMED = {"risk": "excess_risk"}
@@ -92,7 +95,7 @@ class Trace:
         networks = next((values.shape[1] for values in self.values.values()), 0)
         return f"Trace(records={len(self.step)}, networks={networks}, quantities=[{names}])"
 
-    def frame(self, network: int = 0) -> Any:
+    def frame(self, network: int = 0) -> pd.DataFrame:
         """One network's trace as a pandas frame; layered quantities become name_1, name_2, ..."""
         import pandas as pd
 

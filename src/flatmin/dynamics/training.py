@@ -6,7 +6,6 @@ the sharpness at both ends, and returns a report that prints, saves and serialis
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +13,16 @@ import numpy as np
 
 from flatmin.core.errors import SettingError
 from flatmin.core.files import make_directory, writing
+from flatmin.core.pages import Listing, Page, Remarks, number
 from flatmin.core.plain import json_text
+from flatmin.core.progress import Progress
+from flatmin.core.shown import Shown
 from flatmin.curvature import Sharpness, sharpness
 from flatmin.data.regression import Regression
 from flatmin.data.samples import Samples
-from flatmin.dynamics.descent import Progress
 from flatmin.dynamics.edge import EDGE_SHARE, midway, swinging
-from flatmin.dynamics.endings import LEARNED_AT, State
+from flatmin.dynamics.endings import LEARNED_AT, State, learned_note
+from flatmin.dynamics.method import WITHOUT_BIASES
 from flatmin.dynamics.methods import OWN, GradientDescent, Method
 from flatmin.dynamics.outcome import Outcome
 from flatmin.dynamics.recording import Recording, recordable
@@ -32,15 +34,16 @@ from flatmin.theory.minimisers import product_rank
 from flatmin.theory.prediction import predict
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.figure import Figure
+
+    from flatmin.dynamics.advice import Advice
 
 RECORDS = 200
 # How often sharpness may be measured along a descent: at every step of a run no longer than this.
 # Of linear networks with one output that adds an eighth to the time of 10 000 recorded steps at
 # d = 5 and L = 10; others, where it costs as much as many steps, are measured in pairs of steps.
 MEASUREMENTS = 20_000
-
-WITHOUT_BIASES = "S_min and the critical rate are for networks without biases and do not apply"
 
 FILES = {
     "summary": "summary.json",
@@ -53,8 +56,7 @@ FILES = {
 """What `Training.save` writes into a directory."""
 
 
-@dataclass(frozen=True, eq=False)
-class Training:
+class Training(Shown):
     """One finished run with its settings."""
 
     regression: Regression
@@ -71,6 +73,12 @@ class Training:
     minimal_sharpness: float | None
     edge_share: float | None
     learned_at: float
+    advice: Advice | None = None
+
+    def __repr__(self) -> str:
+        run = f"method={self.method.name!r}, depth={self.architecture.depth}, state={self.state!r}"
+        sharp = f"sharpness={self.final_sharpness.value:.6g}"
+        return f"Training({run}, learned={self.learned}, {sharp})"
 
     @property
     def state(self) -> str:
@@ -150,79 +158,104 @@ class Training:
             + self.method.edge_formula.replace("/eta", "/S_min").replace(" eta", " S_min")
         )
 
-    def as_dict(self) -> dict[str, Any]:
-        """The run as plain numbers, ready for JSON; what does not exist is None."""
+    def contents(self) -> dict[str, Any]:
+        """The run and its settings; what does not exist is None."""
         outcome, settings = self.outcome, self.method.settings()
-
-        def finite(value: float) -> float | None:
-            return float(value) if np.isfinite(value) else None
-
-        def extra(name: str) -> float | None:
-            return finite(outcome.extras[name][0]) if name in outcome.extras else None
-
-        excess = finite(outcome.excess_risk[0])
+        extras = {name: values[0] for name, values in outcome.extras.items()}
         return {
             "state": self.state,
             "learned": self.learned,
             "learned_at": self.learned_at,
             "period": int(outcome.period[0]) or None,
-            "more_steps": finite(outcome.more_steps[0]),
+            "more_steps": outcome.more_steps[0],
             "edge_share": self.edge_share,
             "steps": int(outcome.steps[0]),
-            "time": extra("time"),
-            "risk": None if excess is None else self.regression.risk_min + excess,
+            "time": extras.get("time"),
+            "risk": self.regression.risk_min + outcome.excess_risk[0],
             "risk_min": self.regression.risk_min,
-            "excess_risk": excess,
-            "distance": finite(outcome.distance[0]),
-            "gradient_norm": finite(outcome.gradient[0]),
-            "sharpness": self.final_sharpness.as_dict(),
-            "initial_sharpness": self.initial_sharpness.as_dict(),
+            "excess_risk": outcome.excess_risk[0],
+            "distance": outcome.distance[0],
+            "gradient_norm": outcome.gradient[0],
+            "sharpness": self.final_sharpness,
+            "initial_sharpness": self.initial_sharpness,
             "minimal_sharpness": self.minimal_sharpness,
             "edge": self.edge,
             "learning_rate": self.learning_rate,
             "method": self.method.name,
             **{name: settings.get(name) for name in OWN},
-            "invariant_drift": extra("drift"),
-            "integration_error": extra("error"),
+            "invariant_drift": extras.get("drift"),
+            "integration_error": extras.get("error"),
             "depth": self.architecture.depth,
-            "widths": list(self.architecture.widths),
+            "widths": self.architecture.widths,
             "activation": self.architecture.activation_name,
             "biases": self.architecture.biases,
             "init": self.init,
             "scale": self.scale,
             "seed": self.seed,
-            "preparation": list(self.regression.preparation),
+            "preparation": self.regression.preparation,
             "interpretation": self.interpretation(),
             "convention": CONVENTION,
             "notes": [*self.regression.notes(), *([self.about_least] if self.about_least else [])],
         }
+
+    def page(self) -> Page:
+        """What `flatmin train` prints."""
+        outcome = self.outcome
+        rows = [
+            ("Learned", "yes" if self.learned else "no"),
+            ("How it ended", self.state),
+            ("Steps", str(int(outcome.steps[0]))),
+            ("Final risk above R_min", number(outcome.excess_risk[0])),
+            ("Distance |w - w*|²", number(outcome.distance[0])),
+            ("Gradient norm", number(outcome.gradient[0])),
+            ("Sharpness", _with_error(self.final_sharpness)),
+            ("  at initialisation", _with_error(self.initial_sharpness)),
+        ]
+        if self.minimal_sharpness is not None:
+            rows.append(("  S_min, exact", number(self.minimal_sharpness)))
+        if self.edge is not None:
+            rows.append((f"  {self.method.edge_label}", number(self.edge)))
+        if "time" in outcome.extras:
+            rows.append(("Time", number(outcome.extras["time"][0])))
+            rows.append(("Drift of the invariants", number(outcome.extras["drift"][0])))
+        data = self.regression
+        notes = [*data.preparation, f"sharpness: {CONVENTION}", learned_note(self.learned_at)]
+        notes += data.notes()
+        if self.about_least:
+            notes.append(self.about_least)
+        advice: Page = [] if self.advice is None else [Remarks(self.advice.reason)]
+        report = Remarks(self.interpretation(), notes)
+        return [*advice, Listing(("After training", ""), rows), report]
+
+    @property
+    def trace(self) -> pd.DataFrame:
+        """What was recorded along the run."""
+        return self.outcome.trace
 
     def plot(self) -> Figure:
         """The run: distance and risk, sharpness with 2/eta and S_min, layers."""
         from flatmin.dynamics.figures import training_figure
 
         title = f"depth {self.architecture.depth}, {self.init} initialisation, scale {self.scale:g}"
-        assert self.outcome.trace is not None
         return training_figure(
-            self.outcome.trace.frame(),
+            self.trace,
             f"{self.method.describe()}, {title}",
             self.edge,
             self.minimal_sharpness,
             self.method.edge_label,
         )
 
-    def save(self, directory: Path) -> list[Path]:
+    def save(self, directory: str | Path) -> list[Path]:
         """The summary, the trace, the regression, the weights at both ends, and a picture."""
         from flatmin.core.figures import save
 
-        make_directory(directory)
-        paths = {name: directory / file for name, file in FILES.items()}
+        folder = Path(directory)
+        make_directory(folder)
+        paths = {name: folder / file for name, file in FILES.items()}
         with writing(paths["summary"]) as temporary:
-            temporary.write_text(json_text(self.as_dict()) + "\n")
-        assert self.outcome.trace is not None
-        frame = self.outcome.trace.frame()
+            temporary.write_text(json_text(self) + "\n")
         with writing(paths["trace"]) as temporary:
-            frame.to_parquet(temporary, index=False)
+            self.trace.to_parquet(temporary, index=False)
         arrays = {
             "problem": self.regression.arrays(),
             "initial": self._arrays(self.initial),
@@ -247,6 +280,12 @@ class Training:
         return arrays | {"Sigma": self.regression.sigma, "w_star": self.regression.w_star}
 
 
+def _with_error(record: Sharpness) -> str:
+    if not np.isfinite(record.value):
+        return "none: the weights are too large"
+    return f"{number(record.value)} +- {record.residual:.1e}"
+
+
 def train(
     problem: Regression | Samples,
     architecture: Architecture,
@@ -254,16 +293,18 @@ def train(
     init: str = DEFAULT_INIT,
     scale: float = DEFAULT_SCALE,
     seed: int = 0,
-    learning_rate: float | None = None,
+    learning_rate: float | str | None = None,
     method: Method | None = None,
     steps: int = 10_000,
     learned_at: float = LEARNED_AT,
     record_every: int | None = None,
-    progress: Progress | None = None,
+    progress: Progress = None,
+    advice: Advice | None = None,
 ) -> Training:
     """One run by a method.
 
-    `method` is one of `methods`, or a learning rate says that it is gradient descent.
+    `method` is one of `methods`, or a learning rate (a number or such as "0.5critical") says that
+    it is gradient descent. `advice` is what the rate was taken from, to be shown with the run.
 
     >>> from flatmin.data.sets import paper_samples
     >>> run = train(paper_samples(), Architecture.mlp(5, 10), learning_rate=0.02, steps=5000)
@@ -275,6 +316,7 @@ def train(
     elif method is None or learning_rate is not None:
         raise SettingError("train takes either a method or the learning rate of gradient descent")
     regression = problem.regression()
+    method = method.resolved(regression, architecture)
     initial = initialise(architecture, init, scale, seed, [("train",)], regression)
     every = record_every or max(1, 1 if method.continuous else steps // RECORDS)
     recording = Recording(
@@ -295,20 +337,21 @@ def train(
         least = predict(regression, architecture.depth, architecture.output_norm).exact
     last = sharpness(problem, outcome.ensemble)[0]
     return Training(
-        regression,
-        architecture,
-        init,
-        float(scale),
-        seed,
-        method,
-        steps,
-        initial,
-        outcome,
-        sharpness(problem, initial)[0],
-        last,
-        least,
-        _edge_share(problem, outcome, method, last),
-        learned_at,
+        regression=regression,
+        architecture=architecture,
+        init=init,
+        scale=float(scale),
+        seed=seed,
+        method=method,
+        steps=steps,
+        initial=initial,
+        outcome=outcome,
+        initial_sharpness=sharpness(problem, initial)[0],
+        final_sharpness=last,
+        minimal_sharpness=least,
+        edge_share=_edge_share(problem, outcome, method, last),
+        learned_at=learned_at,
+        advice=advice,
     )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from flatmin.core.checks import check_choice
 from flatmin.lanes.compiling import inlined
 from flatmin.lanes.functions import LOG2E, gaussian, logistic_of_power, sigmoid, softplus, tanh
-from flatmin.lanes.vectors import fma, load, minus, splat, store, times, where_less
+from flatmin.lanes.vectors import fma, splat, where
 
 # gelu, tanh form: x (1 + tanh(u))/2 = x/(1 + 2^t), t = -2 log2(e) u = T1 x + T3 x^3
 _SLOPE, _CUBIC = float(np.sqrt(2.0 / np.pi)), 0.044715
@@ -50,25 +50,24 @@ def _linear(x):
 @row("gelu-tanh")
 def _gelu_tanh(x):
     """g = 1/(1 + 2^t): phi = x g and phi' = g + phi (1 - g) 2 u'."""
-    square = times(x, x)
-    g = logistic_of_power(times(x, fma(splat(x, _T3), square, splat(x, _T1))))
-    phi = times(x, g)
-    rise = times(phi, fma(splat(x, _U3), square, splat(x, _U1)))
-    return phi, fma(rise, minus(splat(x, 1.0), g), g)
+    square = x * x
+    g = logistic_of_power(x * fma(_T3, square, _T1))
+    phi = x * g
+    return phi, fma(phi * fma(_U3, square, _U1), 1.0 - g, g)
 
 
 @row("gelu-erf")
 def _gelu_erf(x):
     """phi = x Phi(x) and phi' = Phi(x) + x Phi'(x), Phi the Gaussian distribution."""
     distribution, density = gaussian(x)
-    return times(x, distribution), fma(x, density, distribution)
+    return x * distribution, fma(x, density, distribution)
 
 
 @row("tanh")
 def _tanh(x):
     """phi' = 1 - phi^2."""
     phi = tanh(x)
-    return phi, fma(minus(splat(x, 0.0), phi), phi, splat(x, 1.0))
+    return phi, fma(-phi, phi, 1.0)
 
 
 @row("softplus")
@@ -81,26 +80,24 @@ def _softplus(x):
 def _silu(x):
     """g the sigmoid: phi = x g and phi' = g + phi (1 - g)."""
     g = sigmoid(x)
-    phi = times(x, g)
-    return phi, fma(phi, minus(splat(x, 1.0), g), g)
+    phi = x * g
+    return phi, fma(phi, 1.0 - g, g)
 
 
 @row("relu")
 def _relu(x):
     """phi = max(x, 0), and phi' = 0 at 0. NaN stays NaN."""
-    zero = splat(x, 0.0)
-    return where_less(x, zero, zero, x), where_less(zero, x, splat(x, 1.0), zero)
+    return where(x < 0.0, 0.0, x), where(x > 0.0, 1.0, 0.0)
 
 
 @row("leaky-relu")
 def _leaky_relu(x):
     """phi = x, or LEAK x below 0."""
-    zero, leak = splat(x, 0.0), splat(x, LEAK)
-    return where_less(x, zero, times(leak, x), x), where_less(x, zero, leak, splat(x, 1.0))
+    return where(x < 0.0, LEAK * x, x), where(x < 0.0, LEAK, 1.0)
 
 
 @inlined
-def _none(pair, width, code, h, s, first, last):
+def _none(code, h, s, size):
     """There is no activation of this code."""
 
 
@@ -108,21 +105,19 @@ def _choice(number: int, phi: Any, others: Any) -> Any:
     """h <- phi(h), s <- phi'(h) if the code is this number, else what the others do."""
 
     @inlined
-    def activate(pair, width, code, h, s, first, last):
+    def activate(code, h, s, size):
         if code == number:
-            for e in range(first, last, width):
-                value, slope = phi(load(pair, h, e))
-                store(h, e, value)
-                store(s, e, slope)
+            for e in range(size):
+                h[e], s[e] = phi(h[e])
         else:
-            others(pair, width, code, h, s, first, last)
+            others(code, h, s, size)
 
     return activate
 
 
 IDENTITY = code_of("linear")
 activate = _none
-"""On h[first:last], vectors of two lane vectors at a time; nothing to do for the identity."""
+"""On `size` vectors of h and s; nothing to do for the identity."""
 for _number, _phi in reversed(list(enumerate(_ROWS.values()))):
     if _number != IDENTITY:
         activate = _choice(_number, _phi, activate)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from flatmin.core.plain import Plain
+from flatmin.core.shown import Shown
 from flatmin.core.statistics import median_interval
 from flatmin.data.regression import Regression
 from flatmin.paper.measures import PAPER_SLOPE, PAPER_SLOPE_ERROR, finished, gap_line
@@ -40,8 +40,7 @@ FEWEST = 6
 SHARE_RUNS = 10
 
 
-@dataclass(frozen=True)
-class Claim(Plain):
+class Claim(Shown, eq=True):
     """One statement about a figure, what it expects, what was measured, and the verdict.
 
     `needs` is what would decide an undecided claim.

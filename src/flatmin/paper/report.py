@@ -13,7 +13,9 @@ from typing import Any
 
 from flatmin import __version__
 from flatmin.core.files import writing
+from flatmin.core.pages import Listing, Page, Remarks
 from flatmin.core.plain import json_text
+from flatmin.core.shown import Shown
 from flatmin.paper.claims import FAILS, HOLDS, UNDECIDED, Claim
 from flatmin.paper.tables import Item
 from flatmin.theory.minimal_sharpness import CONVENTION
@@ -29,8 +31,7 @@ class Section:
     seconds: float
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(Shown):
     """Everything the two files say."""
 
     preset: str
@@ -55,13 +56,31 @@ class Report:
                 words += f", {self.count(verdict)} {verb}"
         return words
 
-    def as_dict(self) -> dict[str, Any]:
+    def page(self) -> Page:
+        """What `flatmin reproduce` prints."""
+        rows = [
+            (
+                claim.id,
+                claim.expected,
+                "none" if claim.measured is None else f"{claim.measured:.4g}",
+                claim.tolerance,
+                claim.verdict.upper() if claim.verdict == FAILS else claim.verdict,
+            )
+            for claim in self.claims
+        ]
+        needs = [f"{claim.id} needs {claim.needs}" for claim in self.claims if claim.needs]
+        if needs and self.preset == "quick":
+            needs.append("the preset paper has more runs")
+        heads = ("Claim", "Expected", "Measured", "Tolerance", "Verdict")
+        return [Listing(heads, rows), Remarks(f"{self.verdicts()}; {self.seconds:.0f} s.", needs)]
+
+    def contents(self) -> dict[str, Any]:
         """The content of report.json."""
         figures = {section.item.id: section.seconds for section in self.sections}
         return {
             "preset": self.preset,
             "seconds": {"total": self.seconds, "figures": figures, "studies": self.study_seconds},
-            "claims": [claim.as_dict() for claim in self.claims],
+            "claims": self.claims,
             "verdicts": {v: self.count(v) for v in (HOLDS, FAILS, UNDECIDED)},
             "convention": CONVENTION,
             "versions": versions(),
@@ -70,7 +89,7 @@ class Report:
     def write(self, directory: Path) -> None:
         """Both files."""
         with writing(directory / "report.json") as temporary:
-            temporary.write_text(json_text(self.as_dict()) + "\n")
+            temporary.write_text(json_text(self) + "\n")
         with writing(directory / "report.html") as temporary:
             temporary.write_text(_page(self), encoding="utf-8")
 

@@ -46,7 +46,12 @@ def reproduce(
     tables, seconds = _run(directory, items, preset, say)
     unpaid = dict(seconds)
     sections = [_section(directory, item, tables, preset, unpaid, say) for item in items]
-    report = Report(preset, sections, seconds, time.perf_counter() - begin)
+    report = Report(
+        preset=preset,
+        sections=sections,
+        study_seconds=seconds,
+        seconds=time.perf_counter() - begin,
+    )
     report.write(directory)
     return report
 

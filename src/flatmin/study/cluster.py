@@ -80,14 +80,14 @@ def _client(distributed: Any, address: Any) -> Any:
     except (OSError, ValueError, TypeError, ImportError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise SettingError(
-            f"--scheduler: no Dask scheduler answers at {address!r} ({reason})"
+            f"scheduler: no Dask scheduler answers at {address!r} ({reason})"
         ) from None
     try:
         client.wait_for_workers(1, timeout=_WORKER_SECONDS)
     except TimeoutError:
         client.close()
         raise SettingError(
-            f"--scheduler: the scheduler at {address!r} has no workers after {_WORKER_SECONDS} s"
+            f"scheduler: the scheduler at {address!r} has no workers after {_WORKER_SECONDS} s"
         ) from None
     return client
 

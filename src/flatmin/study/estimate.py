@@ -6,7 +6,8 @@ import sys
 import time
 from dataclasses import dataclass, replace
 
-from flatmin.core.plain import Plain
+from flatmin.core.pages import Listing, Page
+from flatmin.core.shown import Shown
 from flatmin.core.threads import thread_count
 from flatmin.study.execute import run_shard
 from flatmin.study.inputs import architecture_of, inputs
@@ -23,10 +24,10 @@ _FILE_BYTES = 20_000
 Group = tuple[int, int | None]
 
 
-@dataclass(frozen=True)
-class Estimate(Plain):
+class Estimate(Shown, eq=True):
     """Size of a study and what it will take on this machine; early ends make it shorter."""
 
+    name: str
     runs: int
     network_steps: int
     shards: int
@@ -34,6 +35,18 @@ class Estimate(Plain):
     seconds: float
     memory_bytes: int
     disk_bytes: int
+
+    def page(self) -> Page:
+        """What `flatmin study check` prints."""
+        rows = [
+            ("Runs", f"{self.runs:,}"),
+            ("Network steps, at most", f"{self.network_steps:,}"),
+            ("Shards", f"{self.shards:,}"),
+            ("Time, estimated", f"{_duration(self.seconds)} with {self.threads} threads"),
+            ("Memory", _size(self.memory_bytes)),
+            ("Disk", _size(self.disk_bytes)),
+        ]
+        return [Listing((f"Study {self.name}", ""), rows)]
 
 
 @dataclass(frozen=True)
@@ -70,6 +83,7 @@ def estimate(study: Study, threads: int | None = None) -> Estimate:
     files = len(shards) * (1 if study.record.every is None else 2)
     largest = max(_shard_bytes(study, shard) for shard in shards[: 100 * workers])
     return Estimate(
+        name=study.name,
         runs=study.runs,
         network_steps=network_steps(study),
         shards=len(shards),
@@ -130,3 +144,17 @@ def _resident() -> int:
 
     unit = 1 if sys.platform == "darwin" else 1024
     return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def _duration(seconds: float) -> str:
+    for unit, size in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.1f} s"
+
+
+def _size(count: float) -> str:
+    for unit, size in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count / 1024:.1f} KiB"

@@ -206,7 +206,7 @@ def _lists(values: Float, chosen: Yes) -> Any:
 
 def traces_table(runs: Sequence[Run], outcome: Outcome) -> Any:
     """One row per record, run by run, without those after the end of a run; None if not asked."""
-    trace = outcome.trace
+    trace = outcome.recorded
     if trace is None:
         return None
     there = np.zeros((len(runs), len(trace.step)), dtype=bool)
