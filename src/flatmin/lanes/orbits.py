@@ -8,8 +8,12 @@ carry a tangent V, which follows the derivative of the step,
     x_L = 0,  x_{k-1} = W_k' x_k + V_k' b_k;   e_1 = 2 Sigma x_0,  e_{k+1} = W_k e_k + V_k a_k;
     layer k of H V is x_k a_k' + b_k e_k'.
 
-Its length is set back to 1 every few steps and the logarithms are added up: divided by the steps,
-they tend to the largest Lyapunov exponent.
+A network above the ceiling follows a chain, W_k along b_k b_{k-1}' (`theory.oscillation`), and
+tangents are kept among those of chains: every few steps V_1 becomes b b'V_1 and V_k, k >= 2, its
+part along b_k b_{k-1}', with unit vectors b. (Turning hidden layers costs nothing, so that the
+largest exponent of all tangents is never below 0 and hides whether an orbit is stable.) Then their
+length is set back to 1 and its logarithm added up: divided by the steps, the sum tends to the
+largest Lyapunov exponent of the chain. With one neuron a layer this is that of the network itself.
 """
 # mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False, disallow-untyped-calls=False
 
@@ -56,6 +60,36 @@ def _clear(zero, n, vectors, begin, end):
 
 
 @helper
+def _project(zero, n, v, layers, widths, b, nodes):
+    """Keep of every tangent the part among chains."""
+    for k in range(len(widths) - 1):
+        above, below = nodes[k + 1], nodes[k]
+        rows, width = widths[k + 1], widths[k] * n
+        square = dot(zero, n, b, above, b, above, rows * n)
+        if k > 0:
+            square = times(square, dot(zero, n, b, below, b, below, width))
+            total = zero
+            for i in range(rows):
+                row = dot(zero, n, v, layers[k] + i * width, b, below, width)
+                total = fma(row, load(zero, b, above + i * n), total)
+            total = over(total, square)
+            for i in range(rows):
+                scale = times(total, load(zero, b, above + i * n))
+                for j in range(0, width, n):
+                    store(v, layers[k] + i * width + j, times(scale, load(zero, b, below + j)))
+        else:
+            for j in range(0, width, n):
+                total = zero
+                for i in range(rows):
+                    at = layers[k] + i * width + j
+                    total = fma(load(zero, v, at), load(zero, b, above + i * n), total)
+                total = over(total, square)
+                for i in range(rows):
+                    at = layers[k] + i * width + j
+                    store(v, at, times(total, load(zero, b, above + i * n)))
+
+
+@helper
 def _renew(zero, n, v, growth, scratch):
     """Set the tangents' length to 1 and add its logarithm to `growth`."""
     length = root(dot(zero, n, v, 0, v, 0, len(v)))
@@ -90,7 +124,8 @@ def follow_block(
         nodes[k + 1] = nodes[k] + widths[k] * n
     for k in range(depth):
         layers[k + 1] = layers[k] + widths[k + 1] * widths[k] * n
-    a, b, e, x = (np.zeros(nodes[depth + 1], w.dtype) for _ in range(4))
+    a = np.zeros(nodes[depth + 1], w.dtype)
+    b, e, x = a.copy(), a.copy(), a.copy()
     error, scratch = np.zeros(d * n, w.dtype), np.zeros(n, w.dtype)
     tangent, recorded = len(v) > 0, len(rows) > 0
     first, rise, top = load(zero, rate, 0), load(zero, slope, 0), load(zero, last, 0)
@@ -101,13 +136,18 @@ def follow_block(
         descent = minus(zero, eta)
         for i in range(widths[depth]):
             store(b, nodes[depth] + i * n, splat(zero, p[i]))
-        if tangent:
-            _clear(zero, n, x, nodes[depth], nodes[depth + 1])
         for k in range(depth - 1, -1, -1):
             above, below = nodes[k + 1], nodes[k]
             size = (widths[k + 1], widths[k])
             transposed_times(zero, n, w, layers[k], size[0], size[1], b, above, b, below, False)
-            if tangent:
+        if tangent:
+            if (begin + step) % RENEWED == 0:
+                _project(zero, n, v, layers, widths, b, nodes)
+                _renew(zero, n, v, growth, scratch)
+            _clear(zero, n, x, nodes[depth], nodes[depth + 1])
+            for k in range(depth - 1, -1, -1):
+                above, below = nodes[k + 1], nodes[k]
+                size = (widths[k + 1], widths[k])
                 transposed_times(zero, n, w, layers[k], size[0], size[1], x, above, x, below, False)
                 transposed_times(zero, n, v, layers[k], size[0], size[1], b, above, x, below, True)
         for j in range(d):
@@ -139,8 +179,6 @@ def follow_block(
             if tangent:
                 _add_outer(zero, n, v, layers[k], size[0], size[1], descent, x, above, a, below)
                 _add_outer(zero, n, v, layers[k], size[0], size[1], descent, b, above, e, below)
-        if tangent and (begin + step) % RENEWED == RENEWED - 1:
-            _renew(zero, n, v, growth, scratch)
 
 
 @compiled

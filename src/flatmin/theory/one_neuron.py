@@ -53,7 +53,7 @@ def flow_sharpness(weights: ArrayLike, target: float, curvature: float = 1.0) ->
     spread = squares - squares.min()
 
     def excess(log_least: float) -> float:
-        return float(np.sum(np.log(spread + np.exp(log_least)))) - goal
+        return float(np.sum(np.log(spread + np.exp(log_least))) - goal)
 
     # At the least square e^x the product lies between e^{Lx} and (e^x + the largest difference)^L.
     high = goal / len(squares)
@@ -61,7 +61,7 @@ def flow_sharpness(weights: ArrayLike, target: float, curvature: float = 1.0) ->
     while excess(low) > 0.0:
         low -= 1.0 + 2.0 * abs(high - low)
     least = np.exp(root(excess, low, high) if low < high else high)
-    return 2.0 * curvature * target**2 * float(np.sum(1.0 / (spread + least)))
+    return 2.0 * curvature * float(target**2 * np.sum(1.0 / (spread + least)))
 
 
 def flow_sharpness_falls(weights: ArrayLike, pull: float) -> bool:

@@ -124,6 +124,33 @@ def mode_doubling(depth: int) -> float:
     return _orbit(root(excess, high / 1.5, high), depth).c
 
 
+def mode_reaches_zero(depth: int) -> float:
+    """c_0, the rate from which on an orbit can be thrown onto u = 0, the saddle w = 0.
+
+    The map has its largest value M on (0, 1) where its slope is 0, and 0 is reached first from M:
+    1 = (2c/L)(M^{2L-2} - M^{L-2}). For L = 2 it is sqrt(27/4) - 1. Near 0 a step moves u by about
+    (2c/L) u^{L-1}: from depth 3 on it takes some u^{2-L} steps to leave.
+
+    >>> mode_reaches_zero(2) - (6.75**0.5 - 1) < 1e-12
+    True
+    """
+    depth = _deep(depth)
+
+    def slope_root(c: float) -> float:
+        return root(
+            lambda u: mode_slope(u, depth, c), ((depth - 1) / (2 * depth - 1)) ** (1 / depth), 1.0
+        )
+
+    def excess(c: float) -> float:
+        top = float(mode_step(slope_root(c), depth, c))
+        return float(mode_step(top, depth, c))
+
+    high = 1.5
+    while excess(high) > 0.0:
+        high *= 1.1
+    return root(excess, 1.2, high)
+
+
 def imbalance_exponent(factors: ArrayLike) -> Float:
     """The mean of log |m (2 - m)| over steps, axis 0: growth of a small imbalance of the layers.
 
