@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from flatmin import __version__
+from flatmin.cli.atlas import atlas
 from flatmin.cli.bench import bench
 from flatmin.cli.check import check
 from flatmin.cli.commands import HELP, Commands
@@ -57,6 +58,7 @@ def _root(
 app.command()(predict)
 app.command()(verify)
 app.command()(train)
+app.command()(atlas)
 app.command()(check)
 app.command()(bench)
 app.command()(reproduce)

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -60,7 +59,8 @@ class Threshold(Plain):
     error: float
 
     def __str__(self) -> str:
-        return f"{self.c:.4f} +- {self.error:.1g}"
+        places = int(np.clip(np.ceil(-np.log10(max(self.error, 1e-12))), 1, 8))
+        return f"{self.c:.{places}f} +- {self.error:.1g}"
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,7 @@ class Atlas:
         import pandas as pd
 
         found = self.orbits
+        last = np.where(found.kind == DIVERGED, np.nan, found.output[-KEPT:])
         return pd.DataFrame(
             {
                 "depth": self.depth,
@@ -106,7 +107,7 @@ class Atlas:
                 "transverse_exponent": found.transverse,
                 "excess_risk": found.excess,
                 "swing": found.swing,
-                "outputs": list(found.output[-KEPT:].T.astype(np.float32)),
+                "outputs": list(last.T.astype(np.float32)),
             }
         )
 
@@ -139,12 +140,18 @@ class Atlas:
         )
         return found
 
-    def save_table(self, path: Path) -> None:
-        """The table as a Parquet file."""
-        from flatmin.core.files import writing
-
-        with writing(path) as temporary:
-            self.table().to_parquet(temporary, index=False)
+    def sentence(self) -> str:
+        """What was found, in words."""
+        words = f"At depth {self.depth} "
+        if self.c_2 is None:
+            return words + "no orbit of period two was seen just above the ceiling."
+        eta = 2.0 / self.minimal_sharpness
+        words += f"gradient descent starts to oscillate at rate {eta * self.c_2.c:.4g}"
+        if self.c_4 is not None:
+            words += f", doubles its period at {eta * self.c_4.c:.4g}"
+        if self.c_div is None:
+            return f"{words} and diverges at none of the rates tried."
+        return f"{words} and begins to diverge at {eta * self.c_div.c:.4g}."
 
 
 def _mean(values: Float) -> float:
