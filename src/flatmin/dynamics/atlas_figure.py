@@ -89,6 +89,8 @@ def _draw_density(panel: Axes, found: Atlas) -> None:
         )
         totals = np.maximum(counts.max(axis=1, keepdims=True), 1.0)
         shade = np.where(counts > 0, 0.15 + 0.85 * (counts / totals) ** 0.35, 0.0)
+        # Lines get three cells, so that none falls between two pixels.
+        shade[:, 1:-1] = np.maximum(shade[:, 1:-1], np.maximum(shade[:, :-2], shade[:, 2:]))
         panel.pcolormesh(edges, levels, shade.T, cmap="Greys", vmin=0.0, vmax=1.0, rasterized=True)
         panel.set_ylim(levels[0], levels[-1])
     first = _bounded_until(found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from flatmin.ledger import above_ceiling as above
 from flatmin.ledger import convergence, flatness, invariants, residual, small_scale, stability
 from flatmin.ledger.evidence import Evidence
 from flatmin.ledger.lemma_9 import lemma_9
@@ -181,6 +182,41 @@ STATEMENTS: tuple[Statement, ...] = (
         "this project",
         sweep=small_scale.vanishing_scale_limit,
         quantity="|S/limit - 1|",
+    ),
+    Statement(
+        "one-neuron-bounds",
+        "Around the limit of tiny weights",
+        "Yoo, Song and Yun 2025",
+        sweep=above.one_neuron_bounds,
+        quantity="limit of the sharpness",
+    ),
+    Statement(
+        "flip-at-the-ceiling",
+        "An orbit is born at 2/S_min",
+        "this project",
+        sweep=above.flip_at_the_ceiling,
+        quantity={"amplitude": "|ε²/predicted - 1|", "below it settles": "width left"},
+    ),
+    Statement(
+        "period-two-orbit",
+        "The orbit of one mode",
+        "Ghosh et al. 2025",
+        sweep=above.period_two_orbit,
+        quantity="|u/predicted - 1|",
+    ),
+    Statement(
+        "oscillation-balances",
+        "Oscillating balances layers",
+        "this project",
+        sweep=above.oscillation_balances,
+        quantity={"factor": "error of the factor", "balances": "|r_2² - r_3²|"},
+    ),
+    Statement(
+        "flow-sharpness-falls",
+        "The flow's sharpness falls",
+        "Kreisler et al. 2023",
+        sweep=above.flow_sharpness_falls,
+        quantity="sharpness the flow reaches",
     ),
 )
 

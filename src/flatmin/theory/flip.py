@@ -59,6 +59,8 @@ class Flip:
     """f, the part of x in y: of W_1 it is the row of e_1."""
     others: float
     """h, the part of x in s; of each of the layers 2..L it is h/sqrt(L-1)."""
+    gap: float
+    """How far the next eigenvalue is below S_min, as a share of it: 0 if S_min is not simple."""
 
     @property
     def supercritical(self) -> bool:
@@ -98,7 +100,8 @@ def flip(regression: Regression, depth: int, output_norm: float = 1.0) -> Flip:
     third = second * (n - 2) / s
     jacobian = np.column_stack([power * np.eye(regression.d), first * y])
     hessian = 2.0 * jacobian.T @ sigma @ jacobian
-    x = np.linalg.eigh(hessian)[1][:, -1]
+    values, vectors = np.linalg.eigh(hessian)
+    x = vectors[:, -1]
     f, h = x[:-1], float(x[-1])
     moves = jacobian @ x
     bends = first * h * f + 0.5 * second * h**2 * y
@@ -109,4 +112,5 @@ def flip(regression: Regression, depth: int, output_norm: float = 1.0) -> Flip:
     quartic = 24.0 * float(bends @ sigma @ bends + 2.0 * moves @ sigma @ twists)
     back = np.linalg.lstsq(hessian, gradient, rcond=1e-12)[0]
     coefficient = 0.5 * float(gradient @ back) - quartic / 6.0
-    return Flip(least.exact, coefficient, np.asarray(f), h)
+    gap = float(1.0 - values[-2] / values[-1])
+    return Flip(least.exact, coefficient, np.asarray(f), h, gap)

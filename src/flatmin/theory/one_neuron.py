@@ -64,10 +64,10 @@ def flow_sharpness(weights: ArrayLike, target: float, curvature: float = 1.0) ->
     return 2.0 * curvature * float(target**2 * np.sum(1.0 / (spread + least)))
 
 
-def flow_sharpness_falls(weights: ArrayLike, pull: float) -> bool:
-    """Whether the condition of the module holds: `pull` is eta |g|."""
+def pull_limit(weights: ArrayLike) -> float:
+    """The largest eta |g| for which F is proved not to grow: the least |w_i w_j| of two weights."""
     sizes = np.sort(np.abs(np.asarray(weights, dtype=float)))
-    return bool(abs(pull) <= sizes[0] * sizes[1])
+    return float(sizes[0] * sizes[1])
 
 
 def small_limit_bounds(

@@ -151,6 +151,12 @@ def mode_reaches_zero(depth: int) -> float:
     return root(excess, 1.2, high)
 
 
+def imbalance_factor(pull: ArrayLike, first: ArrayLike, second: ArrayLike) -> Float:
+    """1 - (eta g/(r_j r_k))^2: what a step multiplies r_j^2 - r_k^2 by; `pull` is eta g."""
+    ratio = np.asarray(pull) / (np.asarray(first) * np.asarray(second))
+    return np.asarray(1.0 - ratio**2)
+
+
 def imbalance_exponent(factors: ArrayLike) -> Float:
     """The mean of log |m (2 - m)| over steps, axis 0: growth of a small imbalance of the layers.
 
