@@ -16,6 +16,7 @@ from flatmin.theory.oscillation import (
     imbalance_exponent,
     mode_doubling,
     mode_orbit,
+    mode_reaches_zero,
     mode_step,
     one_mode,
 )
@@ -52,6 +53,14 @@ def test_the_second_doubling_is_where_plain_iteration_doubles() -> None:
             assert (abs(again - u) > 1e-3) == doubled
 
 
+@pytest.mark.parametrize("depth", [2, 3, 7])
+def test_zero_is_reached_first_from_the_top_of_the_map(depth: int) -> None:
+    c = mode_reaches_zero(depth)
+    u = np.linspace(0.0, 1.0, 200_001)
+    least = [float(mode_step(mode_step(u, depth, x).max(), depth, x)) for x in (0.99 * c, 1.01 * c)]
+    assert least[0] > 0.0 > least[1]
+
+
 def test_an_orbit_needs_a_rate_above_the_ceiling() -> None:
     with pytest.raises(SettingError, match=r"above 1, got 0\.9"):
         mode_orbit(3, 0.9)
@@ -85,10 +94,10 @@ def test_the_flip_has_the_amplitude_of_plain_descent(
     assert found.supercritical
     y_0, r_0 = data.w_star / np.sqrt(least.t), (np.sqrt(least.t) / p) ** (1.0 / (depth - 1))
     ratios, risks = [], []
-    for c in (1.004, 1.008):
+    for c in (1.01, 1.02):
         y, r = y_0 * 1.001, np.full(depth - 1, r_0)
         r[0] *= 1.001
-        for _ in range(30_000):
+        for _ in range(4000):
             gy, gr = chain_gradient(data, p, y, r)
             before = np.append(y, r)
             y, r = y - 2 * c / least.exact * gy, r - 2 * c / least.exact * gr
@@ -98,7 +107,7 @@ def test_the_flip_has_the_amplitude_of_plain_descent(
         risks.append(error @ data.sigma @ error)
     assert 2 * ratios[0] - ratios[1] == pytest.approx(1.0, abs=5e-3)
     assert abs(ratios[0] - 1.0) < abs(ratios[1] - 1.0)
-    assert risks[0] == pytest.approx(found.excess_risk(1.004), rel=0.2)
+    assert risks[0] == pytest.approx(found.excess_risk(1.01), rel=0.3)
 
 
 @pytest.mark.parametrize("depth", [2, 3, 5, 10, 40])
@@ -162,29 +171,25 @@ def test_flow_sharpness_is_that_of_the_flow() -> None:
     assert flow_sharpness(start, target, a) == pytest.approx(sharp, rel=1e-7)
 
 
-def test_flow_sharpness_does_not_grow_where_it_is_proved() -> None:
+@pytest.mark.parametrize("depth", [2, 3, 6])
+def test_flow_sharpness_does_not_grow_where_it_is_proved(depth: int) -> None:
     random = np.random.default_rng(1)
-    steps = grown = 0
-    for _ in range(300):
-        w = random.uniform(0.3, 1.6, size=random.integers(2, 6))
-        eta = random.uniform(0.02, 0.6)
-        for _ in range(20):
-            product = np.prod(w)
-            pull = eta * 2.0 * (product - 1.0) * product
-            new = w - pull / w
-            if (
-                not np.all(np.isfinite(new))
-                or np.max(np.abs(new)) > 1e3
-                or np.min(np.abs(new)) < 1e-3
-            ):
-                break
-            before, after = flow_sharpness(w, 1.0), flow_sharpness(new, 1.0)
-            if abs(pull) <= pull_limit(w):
-                steps += 1
-                assert after <= before * (1 + 1e-12)
-            grown += after > before * (1 + 1e-9)
-            w = new
-    assert steps > 1000
+    w = random.uniform(0.3, 1.6, size=(2000, depth))
+    eta = random.uniform(0.02, 0.6, size=2000)
+    proved = grown = 0
+    for _ in range(15):
+        product = np.prod(w, axis=1)
+        pull = eta * 2.0 * (product - 1.0) * product
+        new = w - pull[:, None] / w
+        sane = np.all((np.abs(new) < 1e3) & (np.abs(new) > 1e-3), axis=1)
+        w, new, eta, pull = w[sane], new[sane], eta[sane], pull[sane]
+        before, after = flow_sharpness(w, 1.0), flow_sharpness(new, 1.0)
+        small = np.abs(pull) <= pull_limit(w)
+        assert np.all(after[small] <= before[small] * (1 + 1e-12))
+        proved += np.count_nonzero(small)
+        grown += np.count_nonzero(after > before * (1 + 1e-9))
+        w = new
+    assert proved > 1000
     assert grown > 0  # without the condition it does grow
 
 

@@ -183,31 +183,26 @@ def flow_sharpness_falls(cases: Sequence[Evidence]) -> list[Record]:
         data, depth = runs.regression, runs.depth
         target, size = data.w_star_norm, data.w_star_norm ** (1.0 / depth)
         ceiling = 1.0 / (depth * data.a * size ** (2.0 * depth - 2.0))
-        values = np.full((SCALAR_STARTS * len(SCALAR_RATES), SCALAR_STEPS + 1), np.nan)
-        met = np.zeros((len(values), SCALAR_STEPS), dtype=bool)
-        for i in range(len(values)):
-            random = generator(0, "scalar", depth, i)
-            w = size * np.exp(0.2 * random.standard_normal(depth))
-            eta = ceiling * SCALAR_RATES[i % len(SCALAR_RATES)]
-            for step in range(SCALAR_STEPS + 1):
-                values[i, step] = flow_sharpness(w, target, data.a)
-                if step == SCALAR_STEPS:
-                    break
-                w, pull = scalar_step(w, eta, target, data.a)
-                met[i, step] = abs(pull[0]) <= pull[1]
-                if not np.all(np.isfinite(w)) or np.max(np.abs(w)) > 1e3 * size:
-                    break
+        random = generator(0, "scalar", depth)
+        w = size * np.exp(0.2 * random.standard_normal((SCALAR_STARTS, len(SCALAR_RATES), depth)))
+        path, met = [w], []
+        with np.errstate(all="ignore"):
+            for _ in range(SCALAR_STEPS):
+                w, pull = scalar_step(w, ceiling * np.array(SCALAR_RATES), target, data.a)
+                met.append(np.abs(pull) <= pull_limit(path[-1]))
+                path.append(w)
+            values = flow_sharpness(np.array(path), target, data.a)
         records.append(
             compare(
                 name,
-                values[:, 1:, None],
-                values[:, :-1, None],
+                values[1:, ..., None],
+                values[:-1, ..., None],
                 measured="smaller",
                 hypothesis=hypothesis,
-                applies=met[:, :, None],
-                room=1e3 * EPSILON * depth * np.nan_to_num(values[:, :-1, None]),
-                network_axis=2,
-                place=_at(f"depth {depth}", "start", "step"),
+                applies=np.array(met)[..., None],
+                room=1e3 * EPSILON * depth * np.nan_to_num(values[:-1, ..., None]),
+                network_axis=3,
+                place=_at(f"depth {depth}", "step", "start", "rate"),
                 why="steps that are small enough",
             )
         )
@@ -311,8 +306,8 @@ def _output(runs: Evidence, flat: Float) -> Float:
     return np.asarray(1.0 + error @ data.sigma @ data.w_star / (data.q @ data.q))
 
 
-def scalar_step(w: Float, eta: float, target: float, a: float) -> tuple[Float, tuple[float, float]]:
-    """A step of a scalar network; eta g, and the most of it that the statement allows."""
-    product = float(np.prod(w))
+def scalar_step(w: Float, eta: Float, target: float, a: float) -> tuple[Float, Float]:
+    """A step of scalar networks `[..., L]`, and eta g."""
+    product = np.prod(w, axis=-1)
     pull = 2.0 * eta * a * (product - target) * product
-    return w - pull / w, (pull, pull_limit(w))
+    return w - pull[..., None] / w, pull
