@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -49,6 +50,25 @@ def atlas_figure(found: Atlas) -> Figure:
     return figure
 
 
+def orbits_figure(atlases: Sequence[Atlas]) -> Figure:
+    """Orbits alone, two panels a row, one a depth, over the same rates."""
+    rows = -(-len(atlases) // 2)
+    columns = min(2, len(atlases))
+    figure, axes = new_figure(columns, 5.0 * columns, 3.3 * rows, rows, sharex=True, sharey=True)
+    for panel, found in zip(axes, atlases, strict=False):
+        _draw_orbits(panel, found)
+        legend = panel.get_legend()
+        if panel is not axes[0] and legend is not None:
+            legend.remove()
+        panel.set_title(f"depth {found.depth}", fontsize=10, loc="left")
+        panel.set_xlabel("rate c = η S_min / 2")
+    for panel in axes[len(atlases) :]:
+        panel.remove()
+    edges = _edges(np.unique(np.concatenate([one.c for one in atlases])))
+    axes[0].set_xlim(edges[0], edges[-1])
+    return figure
+
+
 def _draw_orbits(panel: Axes, found: Atlas) -> None:
     panel.set_ylabel("output  w'Σw* / w*'Σw*")
     _draw_density(panel, found)
@@ -58,7 +78,7 @@ def _draw_orbits(panel: Axes, found: Atlas) -> None:
         orbits = [mode_orbit(found.depth, float(c)) for c in rates]
         both = [[one.low**found.depth, one.high**found.depth] for one in orbits]
         lines = panel.plot(rates, both, color=RED, lw=1.2, ls="--")
-        lines[0].set_label("period two, exact for white data")
+        lines[0].set_label("exact for white data")
         panel.legend(frameon=True, framealpha=0.8, edgecolor="none", fontsize=8, loc="lower left")
     for name, threshold in (("c₂", found.c_2), ("c₄", found.c_4), ("c_div", found.c_div)):
         if threshold is None or not found.c.min() <= threshold.c <= found.c.max():

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from flatmin.paper import beyond_figures as drawn
+from flatmin.paper.atlas import ATLAS
 from flatmin.paper.claims import (
     SHARE_RUNS,
     Claim,
@@ -413,6 +414,7 @@ ITEMS: tuple[Item, ...] = (
         drawn.flatness_figure,
         depth_and_width,
     ),
+    ATLAS,
 )
 
 STUDIES: tuple[str, ...] = tuple(name for item in ITEMS for name in item.studies)
