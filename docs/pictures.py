@@ -1,4 +1,7 @@
-"""Draws docs/images/ceiling.png: `python docs/pictures.py` from the project's folder."""
+"""Draws what is in docs/images/ and no test makes: `python docs/pictures.py`.
+
+These are ceiling.png, atlas-10.png (the paper's data) and atlas-diabetes.png.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,9 @@ from pathlib import Path
 
 import flatmin
 from flatmin.core.figures import save
+from flatmin.data.sets import paper_samples
+from flatmin.dynamics.atlas import atlas
+from flatmin.dynamics.atlas_figure import atlas_figure
 from flatmin.dynamics.figures import rate_figure
 from flatmin.network.architecture import residual_output_vector
 
@@ -26,5 +32,23 @@ def ceiling(path: Path) -> None:
     save(rate_figure(curves, advised), path)
 
 
+def paper_atlas(path: Path) -> None:
+    """The paper's data above the ceiling."""
+    save(atlas_figure(atlas(paper_samples("linear").regression(), DEPTH, runs=16)), path)
+
+
+def diabetes_atlas(path: Path) -> None:
+    """scikit-learn's diabetes table above the ceiling, features and target standardised."""
+    from sklearn.datasets import load_diabetes
+
+    X, y = load_diabetes(return_X_y=True)
+    X, y = ((v - v.mean(axis=0)) / v.std(axis=0) for v in (X, y))
+    data = flatmin.Samples.from_arrays(X, y).regression()
+    save(atlas_figure(atlas(data, 4, runs=16)), path)
+
+
 if __name__ == "__main__":
-    ceiling(Path(__file__).parent / "images" / "ceiling.png")
+    images = Path(__file__).parent / "images"
+    ceiling(images / "ceiling.png")
+    paper_atlas(images / "atlas-10.png")
+    diabetes_atlas(images / "atlas-diabetes.png")
