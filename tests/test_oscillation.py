@@ -42,15 +42,15 @@ def test_two_steps_return_to_the_orbit(depth: int, c: float) -> None:
 
 
 def test_the_second_doubling_is_where_plain_iteration_doubles() -> None:
-    for depth, known in ((2, 5**0.5 - 1), (3, 1.2446), (5, 1.2484), (10, 1.2503)):
+    for depth, known in ((2, 5**0.5 - 1), (3, 1.2446), (10, 1.2503), (1000, 1.2516)):
         found = mode_doubling(depth)
         assert found == pytest.approx(known, abs=5e-5)
         for c, doubled in ((found - 2e-3, False), (found + 2e-3, True)):
-            u = 0.9
+            u = 1.0 - 0.2 / depth
             for _ in range(20_000):
                 u = float(mode_step(u, depth, c))
             again = float(mode_step(mode_step(u, depth, c), depth, c))
-            assert (abs(again - u) > 1e-3) == doubled
+            assert (abs(again - u) > 3e-3 / depth) == doubled
 
 
 @pytest.mark.parametrize("depth", [2, 3, 7])

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from flatmin.data.samples import read_samples as read_samples
     from flatmin.dynamics.advice import Advice as Advice
     from flatmin.dynamics.advice import advise as advise
+    from flatmin.dynamics.atlas import Atlas as Atlas
+    from flatmin.dynamics.atlas import atlas as atlas
     from flatmin.dynamics.descent import descend as descend
     from flatmin.dynamics.endings import State as State
     from flatmin.dynamics.flow import flow as flow
@@ -70,6 +72,8 @@ _HOMES = {
     "read_samples": "flatmin.data.samples",
     "Advice": "flatmin.dynamics.advice",
     "advise": "flatmin.dynamics.advice",
+    "Atlas": "flatmin.dynamics.atlas",
+    "atlas": "flatmin.dynamics.atlas",
     "descend": "flatmin.dynamics.descent",
     "State": "flatmin.dynamics.endings",
     "flow": "flatmin.dynamics.flow",

@@ -118,7 +118,8 @@ def mode_doubling(depth: int) -> float:
     def excess(s: float) -> float:
         return _orbit(s, depth).multiplier + 1.0
 
-    high = 1e-3
+    # The ratio's logarithm is of the order of 1/L.
+    high = 0.01 / depth
     while excess(high) > 0.0:
         high *= 1.5
     return _orbit(root(excess, high / 1.5, high), depth).c
