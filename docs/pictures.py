@@ -1,11 +1,14 @@
 """Draws what is in docs/images/ and no test makes: `python docs/pictures.py`.
 
-These are ceiling.png, atlas-10.png (the paper's data) and atlas-diabetes.png.
+These are ceiling.png, atlas-10.png (the paper's data), atlas-diabetes.png and
+atlas-two-directions.png.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+
+import numpy as np
 
 import flatmin
 from flatmin.core.figures import save
@@ -47,8 +50,17 @@ def diabetes_atlas(path: Path) -> None:
     save(atlas_figure(atlas(data, 4, runs=16)), path)
 
 
+def two_directions_atlas(path: Path) -> None:
+    """Data on which two directions are critical at once."""
+    data = flatmin.spectrum_samples(
+        n=100, d=5, condition_number=100, alignment="weak", seed=0
+    ).regression()
+    save(atlas_figure(atlas(data, 3, c=np.linspace(0.95, 1.7, 300), runs=16)), path)
+
+
 if __name__ == "__main__":
     images = Path(__file__).parent / "images"
     ceiling(images / "ceiling.png")
     paper_atlas(images / "atlas-10.png")
     diabetes_atlas(images / "atlas-diabetes.png")
+    two_directions_atlas(images / "atlas-two-directions.png")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flatmin.core.errors import SettingError
-from flatmin.data.generators import gaussian_samples, whitened_samples
+from flatmin.data.generators import gaussian_samples, spectrum_samples, whitened_samples
 from flatmin.data.regression import Regression
 from flatmin.data.sets import paper_samples
 from flatmin.dynamics import orbits as module
@@ -16,6 +16,7 @@ from flatmin.dynamics.orbits import CHAOTIC, DIVERGED, SETTLED, STALLED, follow_
 from flatmin.network.architecture import Architecture
 from flatmin.network.ensemble import Ensemble
 from flatmin.network.initialisation import initialise
+from flatmin.theory.flip import flip
 from flatmin.theory.minimal_sharpness import minimal_sharpness
 from flatmin.theory.minimisers import flattest_minimiser
 from flatmin.theory.oscillation import mode_doubling, mode_orbit, mode_step
@@ -169,6 +170,17 @@ def test_thresholds_are_those_of_the_scalar_map() -> None:
     assert found.c_div.error < 0.03
     top = ((1 + 2.0) / (3 * 2.0)) ** 0.5
     assert float(mode_step(top, 2, 2.0)) == pytest.approx((1 + 2 / 2.0) ** 0.5, rel=1e-14)
+
+
+def test_two_critical_directions_make_it_quasi_periodic() -> None:
+    """Where S_min is not simple: no return, and nearby runs neither meet nor part."""
+    data = spectrum_samples(100, d=5, condition_number=100.0, alignment="weak", seed=0).regression()
+    assert flip(data, 3).gap < 1e-9
+    found = atlas(data, 3, c=np.array([0.97, 1.03]), starts=3, steps=8000, width=1)
+    assert found.orbits.kind.tolist() == [SETTLED] * 3 + ["quasi-periodic"] * 3
+    assert found.c_2 is None
+    assert "most runs there are quasi-periodic" in found.sentence()
+    assert abs(two_runs(data, 3, 1, 1.03, 6000)) < 2e-3
 
 
 def test_deep_networks_stall_at_the_saddle() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ledger_cases as cases
-from flatmin.data.generators import whitened_samples
+from flatmin.data.generators import spectrum_samples, whitened_samples
 from flatmin.ledger import above_ceiling as above
 from flatmin.ledger.evidence import Evidence
 from flatmin.ledger.record import Record, Verdict, merge
@@ -54,6 +54,12 @@ def several() -> Evidence:
     return cases.several()
 
 
+def two_directions() -> Evidence:
+    """Runs as if on data whose S_min is not a simple eigenvalue."""
+    data = spectrum_samples(100, d=5, condition_number=100.0, alignment="weak", seed=0)
+    return replace(cases.small(), regression=data.regression())
+
+
 def one_layer() -> Evidence:
     return shallow(cases.small(), 1)
 
@@ -82,7 +88,7 @@ CASES = {
             "amplitude": wrong("flip", lambda f: replace(f, coefficient=1.05 * f.coefficient)),
             "below it settles": lambda patch: patch.setattr(above, "BELOW", 1.01),
         },
-        (several, one_layer, not_linear),
+        (several, one_layer, not_linear, two_directions),
     ),
     "period-two-orbit": Case(
         (white,),

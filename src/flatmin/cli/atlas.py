@@ -48,6 +48,10 @@ def atlas(
         str, typer.Option(metavar="N", help="Starts near the flattest minimiser.")
     ] = "4",
     steps: Annotated[str, typer.Option(help="Steps of every run.")] = "20000",
+    width: Annotated[
+        str | None,
+        typer.Option(help="Width of hidden layers. Default: the features; 1 has the same orbits."),
+    ] = None,
     init: Annotated[
         str, typer.Option(help="Initialisation whose fate at each rate is told.")
     ] = "pytorch",
@@ -72,6 +76,7 @@ def atlas(
     count, length = options.whole("--starts", starts), options.whole("--steps", steps)
     fresh, size = options.whole("--runs", runs, least=0), options.number("--scale", scale)
     begin = options.whole("--seed", seed, least=0)
+    hidden = None if width is None else options.whole("--width", width)
     from flatmin.network.initialisation import INITIALISATIONS
 
     check_choice("--init", init, INITIALISATIONS)
@@ -88,8 +93,8 @@ def atlas(
         label, total = f"depth {one}: following orbits", work(c, count, length, fresh)
         with progress_bar(label, total, quiet=json) as progress:
             here = follow(
-                data, one, c=c, starts=count, steps=length, seed=begin, init=init, scale=size,
-                runs=fresh, progress=progress,
+                data, one, c=c, starts=count, steps=length, seed=begin, width=hidden,
+                init=init, scale=size, runs=fresh, progress=progress,
             )  # fmt: skip
         found.append(here)
     written = [] if folder is None else _write(folder, found)

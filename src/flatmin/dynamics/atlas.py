@@ -144,7 +144,14 @@ class Atlas:
         """What was found, in words."""
         words = f"At depth {self.depth} "
         if self.c_2 is None:
-            return words + "no orbit of period two was seen just above the ceiling."
+            words += "no orbit of period two was seen just above the ceiling"
+            near = (self.c > NEAR_TWO[0]) & (self.c < NEAR_TWO[1])
+            kinds, counts = np.unique(self.orbits.kind[near], return_counts=True)
+            return (
+                f"{words}: most runs there are {kinds[counts.argmax()]}."
+                if near.any()
+                else f"{words}."
+            )
         eta = 2.0 / self.minimal_sharpness
         words += f"gradient descent starts to oscillate at rate {eta * self.c_2.c:.4g}"
         if self.c_4 is not None:
@@ -167,6 +174,7 @@ def atlas(
     starts: int = STARTS,
     steps: int = STEPS,
     seed: int = 0,
+    width: int | None = None,
     init: str = DEFAULT_INIT,
     scale: float = 1.0,
     runs: int = 0,
@@ -174,6 +182,8 @@ def atlas(
 ) -> Atlas:
     """The map at the rates `c`, thresholds, and with `runs` the basins of an initialisation.
 
+    Hidden layers have the `width` of the features unless given; of width 1 they have the same
+    orbits, because chains stay chains, and cost less.
     `progress` is called with network steps just taken; `work` says how many there will be at most.
 
     >>> from flatmin.data.sets import paper_samples
@@ -189,7 +199,9 @@ def atlas(
         raise SettingError(f"an atlas is for one target, got {regression.targets}")
     starts, steps = check_count("starts", starts), check_count("steps", steps)
     least = minimal_sharpness(regression, depth).exact
-    networks = _near_flattest(regression, depth, starts, seed)
+    networks = _near_flattest(
+        regression, Architecture.mlp(regression.d, depth, width), starts, seed
+    )
 
     def run(rates: Float) -> tuple[Float, Orbits]:
         every = np.repeat(rates, starts)
@@ -203,7 +215,8 @@ def atlas(
     every, orbits = run(c)
     basins = None
     if runs:
-        basins = _basins(regression, depth, c, least, init, scale, runs, steps, seed, progress)
+        drawn = architecture_for(init, regression, depth, width=width, seed=seed)
+        basins = _basins(regression, drawn, c, least, init, scale, runs, steps, seed, progress)
     return Atlas(
         depth=depth,
         minimal_sharpness=least,
@@ -230,12 +243,13 @@ def _rates(c: Float) -> Float:
     return rates
 
 
-def _near_flattest(regression: Regression, depth: int, starts: int, seed: int) -> Ensemble:
+def _near_flattest(
+    regression: Regression, network: Architecture, starts: int, seed: int
+) -> Ensemble:
     """Flattest minimisers with random unit vectors, moved a little."""
-    network = Architecture.mlp(regression.d, depth)
     rows = []
     for i in range(starts):
-        random = generator(seed, "atlas", depth, i)
+        random = generator(seed, "atlas", network.depth, i)
         flat = network.join(flattest_minimiser(regression, network, random))
         size = NOISE * np.sqrt(np.mean(flat**2))
         rows.append(flat + size * random.standard_normal(network.parameters))
@@ -309,7 +323,7 @@ def _divergence(run: Run, every: Float, orbits: Orbits) -> Threshold | None:
 
 def _basins(
     regression: Regression,
-    depth: int,
+    network: Architecture,
     c: Float,
     least: float,
     init: str,
@@ -321,10 +335,8 @@ def _basins(
 ) -> Basins:
     """What becomes of runs from one initialisation at the rate from the first step on."""
     rates = c[np.unique(np.linspace(0, len(c) - 1, BASIN_RATES).round().astype(int))]
-    network = architecture_for(init, regression, depth, seed=seed)
-    starts = initialise(
-        network, init, scale, seed, [("basin", depth, i) for i in range(runs)], regression
-    )
+    addresses = [("basin", network.depth, i) for i in range(runs)]
+    starts = initialise(network, init, scale, seed, addresses, regression)
     every = Ensemble.from_flat(network, np.tile(starts.flat(), (len(rates), 1)))
     etas = np.repeat(2.0 * rates / least, runs)
     found = follow_orbits(regression, every, etas, steps, seed=seed, progress=progress)

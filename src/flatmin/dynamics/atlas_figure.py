@@ -161,7 +161,7 @@ def _draw_exponents(panel: Axes, found: Atlas) -> None:
     low, high = panel.get_ylim()
     panel.set_ylim(max(low, -0.8), high)
     if panel.get_legend_handles_labels()[1]:
-        panel.legend(frameon=False, fontsize=8, loc="lower right", ncols=2)
+        panel.legend(frameon=False, fontsize=8, loc="upper left", ncols=2)
 
 
 def _draw_basins(panel: Axes, basins: Basins) -> None:
