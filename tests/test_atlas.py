@@ -209,6 +209,19 @@ def test_an_atlas_is_the_same_again() -> None:
     assert not np.array_equal(first.orbits.output, other.orbits.output)
 
 
+def test_threads_and_lanes_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = Architecture.mlp(PAPER.d, 3)
+    start = initialise(network, "gaussian", 0.4, 0, networks=21)
+    rates = np.linspace(0.2, 0.6, 21)
+    found = []
+    for threads in ("1", "3", "30"):  # two blocks of eight lanes and more, or blocks of four
+        monkeypatch.setenv("FLATMIN_THREADS", threads)
+        found.append(follow_orbits(PAPER, start, rates, 600))
+    for other in found[1:]:
+        assert np.array_equal(found[0].output, other.output, equal_nan=True)
+        assert np.array_equal(found[0].exponent, other.exponent, equal_nan=True)
+
+
 def test_progress_adds_up_and_pictures_are_drawn_of_anything() -> None:
     for c in (np.array([0.5]), np.array([5.0, 6.0]), np.linspace(0.9, 1.4, 12)):
         done: list[int] = []
