@@ -1,17 +1,18 @@
-"""Draws what is in docs/images/ and no test makes: `python docs/pictures.py`.
+"""Draws pictures of docs/images that nothing else makes: `python docs/pictures.py`.
 
-These are ceiling.png, atlas-10.png (the paper's data), atlas-diabetes.png and
-atlas-two-directions.png.
+These are ceiling.png, flattest-depth.png, and those that begin with atlas.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
 
 import flatmin
-from flatmin.core.figures import save
+from flatmin.core.figures import BLACK, BLUE, GREEN, ORANGE, new_figure, save
 from flatmin.data.sets import paper_samples
 from flatmin.dynamics.atlas import atlas
 from flatmin.dynamics.atlas_figure import atlas_figure
@@ -35,6 +36,47 @@ def ceiling(path: Path) -> None:
     save(rate_figure(curves, advised), path)
 
 
+def flattest_depth(path: Path) -> None:
+    """S_min against depth on white data, and the flattest depth against |w*| on four data sets."""
+    figure, (left, right) = new_figure(2)
+    white = flatmin.whitened_samples(n=30, d=4, seed=0).regression()
+    depths = np.arange(1, 21)
+    for norm, shade in ((1.0, 1.0), (0.4, 0.8), (0.2, 0.6), (0.05, 0.45), (0.01, 0.3)):
+        data = _scaled(white, norm)
+        values = [flatmin.minimal_sharpness(data, int(depth)).exact for depth in depths]
+        left.plot(depths, values, "-", color=BLUE, alpha=shade, lw=1.5)
+        best = flatmin.flattest_depth(data)
+        left.plot(best, values[best - 1], "*", ms=10, color=ORANGE)
+        left.annotate(f"|w*| = {norm:g}", (20, values[-1]), xytext=(4, -3),
+                      textcoords="offset points", fontsize=8)  # fmt: skip
+    left.set(xlabel="depth L", ylabel="S_min, white data", yscale="log", xlim=(0.5, 25))
+    left.set_xticks([1, 5, 10, 15, 20])
+    sources = {"diabetes": load_diabetes, "breast cancer": load_breast_cancer, "wine": load_wine}
+    curves = {"white data": white}
+    for name, load in sources.items():
+        table = load()
+        X, y = (one - one.mean(axis=0) for one in (table.data, table.target))
+        curves[name] = flatmin.read_regression(X / X.std(axis=0), y / y.std())
+    norms = np.geomspace(3e-3, 30.0, 400)
+    for (name, data), colour in zip(curves.items(), (BLACK, BLUE, ORANGE, GREEN), strict=True):
+        found = [flatmin.flattest_depth(_scaled(data, norm)) for norm in norms]
+        right.plot(norms, found, "-", color=colour, label=name, lw=1.5)
+        if data is not white:
+            right.plot(data.w_star_norm, flatmin.flattest_depth(data), "*", ms=11, color=colour)
+    right.set(xlabel="|w*|", ylabel="flattest depth", xscale="log")
+    right.set_xticks(*_plain((0.01, 0.1, 1, 10)))
+    right.legend(frameon=False)
+    save(figure, path)
+
+
+def _plain(ticks: tuple[float, ...]) -> tuple[tuple[float, ...], list[str]]:
+    return ticks, [f"{tick:g}" for tick in ticks]
+
+
+def _scaled(data: flatmin.Regression, norm: float) -> flatmin.Regression:
+    return replace(data, w_star=norm * data.w_star / data.w_star_norm)
+
+
 def paper_atlas(path: Path) -> None:
     """The paper's data above the ceiling."""
     save(atlas_figure(atlas(paper_samples("linear").regression(), DEPTH, runs=16)), path)
@@ -42,8 +84,6 @@ def paper_atlas(path: Path) -> None:
 
 def diabetes_atlas(path: Path) -> None:
     """scikit-learn's diabetes table above the ceiling, features and target standardised."""
-    from sklearn.datasets import load_diabetes
-
     X, y = load_diabetes(return_X_y=True)
     X, y = ((v - v.mean(axis=0)) / v.std(axis=0) for v in (X, y))
     data = flatmin.Samples.from_arrays(X, y).regression()
@@ -61,6 +101,7 @@ def two_directions_atlas(path: Path) -> None:
 if __name__ == "__main__":
     images = Path(__file__).parent / "images"
     ceiling(images / "ceiling.png")
+    flattest_depth(images / "flattest-depth.png")
     paper_atlas(images / "atlas-10.png")
     diabetes_atlas(images / "atlas-diabetes.png")
     two_directions_atlas(images / "atlas-two-directions.png")

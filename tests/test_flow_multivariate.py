@@ -14,7 +14,7 @@ from commands import call
 from flatmin.core.errors import SettingError
 from flatmin.curvature import sharpness
 from flatmin.data.generators import gaussian_samples
-from flatmin.data.samples import Samples
+from flatmin.data.samples import Samples, read_samples
 from flatmin.dynamics.endings import State
 from flatmin.dynamics.flow import flow
 from flatmin.dynamics.outcome import Outcome
@@ -310,7 +310,7 @@ def test_the_command_takes_two_targets(monkeypatch, capsys, tmp_path, table):
         assert "p" not in final
         layers = [final[f"W{k}"] for k in (1, 2, 3)]
     np.testing.assert_allclose(np.linalg.multi_dot(layers[::-1]), exact, atol=1e-8)
-    data = Samples.from_frame(frame, ["y", "z"])
+    data = read_samples(frame, ["y", "z"])
     again = sharpness(data, layers)
     assert again.value == pytest.approx(summary["sharpness"]["value"], rel=1e-8)
 

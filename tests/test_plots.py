@@ -89,7 +89,7 @@ def test_few_runs_are_drawn_themselves_and_many_as_an_interval():
     few = pd.DataFrame({"x": 1.0, "y": rng.lognormal(size=FEW - 1)})
     many = pd.DataFrame({"x": np.repeat([2.0, 3.0], FEW), "y": rng.lognormal(size=2 * FEW)})
     _, (panel,) = new_figure(1)
-    table = draw_means(panel, pd.concat([few, many]), "x", "y", "runs", "C0", "o")
+    table = draw_means(panel, pd.concat([few, many]), "x", "y", "runs", 0)
     dots = [one.get_offsets() for one in panel.collections if len(one.get_offsets()) > 1]
     assert len(dots) == 1
     np.testing.assert_allclose(np.asarray(dots[0]), few.to_numpy())
@@ -117,3 +117,8 @@ def test_records_draw_themselves():
     assert [panel.get_ylabel() for panel in little.axes] == ["distance and excess risk"]
     with pytest.raises(SettingError, match="nothing was recorded"):
         descend(data, run.initial, 0.02, 10).plot()
+
+
+def test_a_notebook_shows_a_figure_without_pyplot():
+    shown = predict(paper_samples().regression(), 3).plot()._repr_png_()
+    assert shown.startswith(b"\x89PNG")

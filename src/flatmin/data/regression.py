@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,21 +33,10 @@ import numpy.typing as npt
 from flatmin.core.arrays import Float
 from flatmin.core.errors import DataError, NothingToLearn, SettingError
 from flatmin.data.columns import ColumnSummary, Tally
-from flatmin.data.preparation import (
-    NOTHING,
-    Preparation,
-    Prepared,
-    Scaled,
-    scale_factor,
-    unscaled,
-)
+from flatmin.data.preparation import NOTHING, Preparation, Prepared, Scaled, scale_factor
 from flatmin.data.tables import Source, table_of
 from flatmin.data.tables.arrays import array_table, column_names, join, numbers
-from flatmin.data.tables.frame import frame_table
 from flatmin.data.tables.table import LARGEST, ROWS, Choice, Names, Table
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 EPS = float(np.finfo(np.float64).eps)
 
@@ -96,7 +85,7 @@ class Regression:
         preparation: Preparation = NOTHING,
     ) -> Regression:
         """The regression of y (n,) or (n, m) on X (n, d); `features` and `target` name columns."""
-        return _reduce(array_table(X, y, features, target, preparation.reading()), preparation)
+        return _reduce(array_table(X, y, preparation.reading(target or (), features)), preparation)
 
     @classmethod
     def from_blocks(
@@ -119,19 +108,8 @@ class Regression:
         if first is None:
             raise DataError("a regression needs at least two rows, got 0")
         labels = column_names(first, features, target)
-        joined = join(chain([first], pairs), labels, "the arrays")
+        joined = join(chain([first], pairs), labels, Choice(*labels))
         return _reduce(Table("the arrays", Choice(*labels), lambda: joined), NOTHING)
-
-    @classmethod
-    def from_frame(
-        cls,
-        frame: pd.DataFrame,
-        target: Names,
-        features: Names | None = None,
-        preparation: Preparation = NOTHING,
-    ) -> Regression:
-        """The regression of the column(s) `target` of a pandas frame on `features` (the others)."""
-        return _reduce(frame_table(frame, target, features, preparation.reading()), preparation)
 
     @property
     def targets(self) -> int:
@@ -278,7 +256,7 @@ def read_regression(
     >>> read_regression([[1, 0], [0, 2]], [1, 4])
     Regression(n=2, d=2, rank=2, targets=1, risk_min=0)
     """
-    return _reduce(table_of(source, target, features, preparation.reading()), preparation)
+    return _reduce(table_of(source, preparation.reading(target, features)), preparation)
 
 
 def _frozen(array: Float) -> Float:
@@ -319,9 +297,7 @@ def _reduce(table: Table, preparation: Preparation) -> Regression:
             block = np.column_stack((np.ones(len(block)), block - shift))
         factor = np.asarray(np.linalg.qr(np.concatenate([factor, block]), mode="r"))
     ready.check_rows(tally.n, 2)
-    if preparation.centres:
-        return _solve(ready, tally.n, scale_factor(ready, preparation, factor, shift, tally))
-    return _solve(ready, tally.n, unscaled(ready, factor, tally))
+    return _solve(ready, tally.n, scale_factor(ready, factor, shift, tally))
 
 
 def _solve(table: Prepared, n: int, scaled: Scaled) -> Regression:

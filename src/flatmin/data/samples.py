@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -17,11 +16,7 @@ from flatmin.data.preparation import NOTHING, Preparation, Prepared, scale_rows
 from flatmin.data.regression import Regression
 from flatmin.data.tables import Source, table_of
 from flatmin.data.tables.arrays import array_table, numbers
-from flatmin.data.tables.frame import frame_table
 from flatmin.data.tables.table import ROWS, Names, Table
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,18 +51,7 @@ class Samples:
         preparation: Preparation = NOTHING,
     ) -> Samples:
         """A copy of the rows, checked; `features` and `target` name the columns."""
-        return _collect(array_table(X, y, features, target, preparation.reading()), preparation)
-
-    @classmethod
-    def from_frame(
-        cls,
-        frame: pd.DataFrame,
-        target: Names,
-        features: Names | None = None,
-        preparation: Preparation = NOTHING,
-    ) -> Samples:
-        """The rows of a pandas frame."""
-        return _collect(frame_table(frame, target, features, preparation.reading()), preparation)
+        return _collect(array_table(X, y, preparation.reading(target or (), features)), preparation)
 
     @property
     def n(self) -> int:
@@ -96,10 +80,9 @@ class Samples:
     def risk(self, w: npt.ArrayLike) -> float:
         """R(w) = |y - Xw|^2 / n on these rows."""
         weights = numbers("w", w)
-        if weights.shape != (self.d, *self.y.shape[1:]):
-            raise SettingError(
-                f"w has shape {weights.shape}; expected {(self.d, *self.y.shape[1:])}"
-            )
+        expected = (self.d, *self.y.shape[1:])
+        if weights.shape != expected:
+            raise SettingError(f"w has shape {weights.shape}; expected {expected}")
         return float(np.sum(np.square(self.y - self.X @ weights)) / self.n)
 
 
@@ -110,27 +93,20 @@ def read_samples(
     preparation: Preparation = NOTHING,
 ) -> Samples:
     """The rows, for what needs them all; the arguments are those of `read_regression`."""
-    return _collect(table_of(source, target, features, preparation.reading()), preparation)
+    return _collect(table_of(source, preparation.reading(target, features)), preparation)
 
 
 def _collect(table: Table, preparation: Preparation) -> Samples:
     """All rows of a table."""
     ready = Prepared(table, preparation)
-    rows = np.concatenate(
-        [np.empty((0, len(ready.features) + len(ready.targets))), *ready.blocks()]
-    )
+    none = np.empty((0, len(ready.features) + len(ready.targets)))
+    rows = np.concatenate([none, *ready.blocks()])
     ready.check_rows(len(rows), 1)
     tally = Tally()
     for start in range(0, len(rows), ROWS):
         tally.add(rows[start : start + ROWS])
-    scaled = scale_rows(ready, preparation, rows, tally)
+    scaled = scale_rows(ready, rows, tally)
     d, m = len(scaled.features), len(ready.targets)
     y = scaled.content[:, d].copy() if m == 1 else scaled.content[:, d:].copy()
-    return Samples(
-        scaled.content[:, :d].copy(),
-        y,
-        scaled.features,
-        ready.targets,
-        scaled.sentences,
-        scaled.summary,
-    )
+    names = (scaled.features, ready.targets)
+    return Samples(scaled.content[:, :d].copy(), y, *names, scaled.sentences, scaled.summary)

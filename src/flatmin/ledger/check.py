@@ -24,8 +24,14 @@ def check(cases: Sequence[Evidence], lemma_3: Sequence[Record] = ()) -> list[Rec
     """
     if not sum(len(runs) for runs in cases):
         raise DataError("there is no run to check: none has finished without diverging")
+    # On gradient descent, how a statement about flow is missed as eta grows.
     notes = rate_notes(cases)
-    return [_with_note(record, notes) for record in merge(all_records(cases, lemma_3))]
+    return [
+        replace(record, note=notes.get((record.statement, record.part), record.note))
+        if record.flow_only
+        else record
+        for record in merge(all_records(cases, lemma_3))
+    ]
 
 
 def all_records(cases: Sequence[Evidence], lemma_3: Sequence[Record] = ()) -> list[Record]:
@@ -41,14 +47,9 @@ def _records(
     elif statement.check is not None:
         found = [record for runs in cases for record in _checked(statement.check, runs)]
     else:
-        found = list(lemma_3) or [
-            not_applicable(
-                statement.id,
-                "random matrices",
-                "not measured",
-                why="random matrices: see --preset residual",
-            )
-        ]
+        why = "random matrices: see --preset residual"
+        missing = not_applicable(statement.id, "random matrices", "not measured", why=why)
+        found = list(lemma_3) or [missing]
     # What applies to some of the runs says more than that it does not apply to others.
     applied = [record for record in found if record.slack is not None]
     return applied or found
@@ -68,19 +69,12 @@ def _checked(one: Check, runs: Evidence) -> list[Record]:
     ]
 
 
-def _with_note(record: Record, notes: dict[tuple[str, str], str]) -> Record:
-    """On gradient descent, how a statement about flow is missed as eta grows."""
-    note = notes.get((record.statement, record.part)) if record.flow_only else None
-    return record if note is None else replace(record, note=note)
-
-
 def one_line_each(records: Sequence[Record]) -> list[Record]:
     """One record per statement: of its parts, a violated one, else the one with the least slack."""
-    return merge(replace(record, part="", at=_place(record)) for record in records)
-
-
-def _place(record: Record) -> str:
-    return ": ".join(word for word in (record.part, record.at) if word)
+    return merge(
+        replace(record, part="", at=": ".join(filter(None, (record.part, record.at))))
+        for record in records
+    )
 
 
 def violated(records: Sequence[Record]) -> list[Record]:

@@ -95,19 +95,14 @@ def repeated(runs: Evidence, share: float) -> Evidence:
 def _note(records: dict[float, Record]) -> str:
     """By how much a statement is missed at each rate, and the power of eta; else its slack."""
     rates = np.array(list(records))
-    missed = np.array([_missed(record) for record in records.values()])
+    measured, bound, slack = (
+        np.array([getattr(record, name) for record in records.values()], dtype=float)
+        for name in ("measured", "bound", "slack")
+    )
+    missed = np.where(slack < 0.0, 1.0, -1.0) * np.abs(measured - bound)
     if np.all(missed > 0.0):
         power = np.polyfit(np.log(rates), np.log(missed), 1)[0]
         listed = ", ".join(f"{m:.2g} at {r:.3g}" for r, m in zip(rates, missed, strict=True))
         return f"missed by {listed}: about eta^{power:.2g}"
-    listed = ", ".join(f"{one.slack:.2g} at {rate:.3g}" for rate, one in records.items())
+    listed = ", ".join(f"{s:.2g} at {r:.3g}" for r, s in zip(rates, slack, strict=True))
     return f"slack by eta: {listed}"
-
-
-def _missed(record: Record) -> float:
-    """How far the measured value lies beyond the bound."""
-    assert record.measured is not None
-    assert record.bound is not None
-    assert record.slack is not None
-    distance = abs(record.measured - record.bound)
-    return distance if record.slack < 0.0 else -distance

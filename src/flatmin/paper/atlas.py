@@ -15,7 +15,7 @@ from flatmin.data.sets import paper_samples
 from flatmin.dynamics.atlas import Atlas, atlas
 from flatmin.dynamics.atlas_figure import orbits_figure
 from flatmin.dynamics.orbits import CHAOTIC, SETTLED, STALLED
-from flatmin.paper.claims import FAILS, HOLDS, Claim
+from flatmin.paper.claims import Claim, Rows, compared, judged
 from flatmin.paper.tables import Item, Tables
 from flatmin.theory.flip import Flip, flip
 from flatmin.theory.oscillation import mode_doubling
@@ -66,7 +66,6 @@ def judge_atlas(found: Mapping[int, Atlas], born: Mapping[int, Flip]) -> list[Cl
         _off(one.c_4.c if one.c_4 else np.nan, mode_doubling(depth)) for depth, one in found.items()
     )
     lost = [one.c_div.c if one.c_div else np.nan for one in found.values()]
-    least = float(np.min(lost))
     settled = sum(int(np.sum(one.orbits.kind[above[d]] == SETTLED)) for d, one in found.items())
     excess = max(_excess_error(one, born[depth]) for depth, one in found.items())
     most = min(_most_chaotic(one) for one in found.values())
@@ -77,70 +76,52 @@ def judge_atlas(found: Mapping[int, Atlas], born: Mapping[int, Flip]) -> list[Cl
     stalled = float(np.mean(deepest.orbits.kind[asleep] == STALLED)) if asleep.any() else np.nan
     depths = ", ".join(map(str, found))
     listed = ", ".join(f"{value:.3f}" for value in lost)
-    return [
-        _claim(
-            "flip",
-            f"at depths {depths} descent begins to oscillate at the ceiling 2/S_min: the largest "
-            "|c_2 - 1|",
-            second, "at most 0.0005", second <= 5e-4,
-        ),
-        _claim(
+    rows: Rows = {
+        f"at depths {depths} descent begins to oscillate at the ceiling 2/S_min: the largest "
+        "|c_2 - 1|": ("flip", second, compared("at most", 5e-4)),
+        f"between {NEAR[0]:g} and {NEAR[1]:g} of the ceiling the mean excess risk of the orbit is "
+        "that of the flip formula: the largest relative difference": (
             "amplitude",
-            f"between {NEAR[0]:g} and {NEAR[1]:g} of the ceiling the mean excess risk of the orbit "
-            "is that of the flip formula: the largest relative difference",
-            excess, f"at most {NEAR_ERROR:g}", excess <= NEAR_ERROR,
+            excess,
+            compared("at most", NEAR_ERROR),
         ),
-        _claim(
+        "the period doubles where it does on white data: the largest |c_4 - exact|": (
             "doubling",
-            "the period doubles where it does on white data: the largest |c_4 - exact|",
-            fourth, "at most 0.002", fourth <= 2e-3,
+            fourth,
+            compared("at most", 2e-3),
         ),
-        _claim(
+        f"no run above {ABOVE:g} of the ceiling settles at a minimiser: how many do": (
             "nothing-settles",
-            f"no run above {ABOVE:g} of the ceiling settles at a minimiser: how many do",
-            settled, "0", settled == 0,
+            settled,
+            compared("at most", 0.0),
         ),
-        _claim(
+        f"yet runs stay bounded far above it: the least c_div (by depth {listed})": (
             "bounded",
-            f"yet runs stay bounded far above it: the least c_div (by depth {listed})",
-            least, "at least 1.4", least >= 1.4,
+            np.min(lost),
+            compared("at least", 1.4),
         ),
-        _claim(
+        "c_div grows with depth: its least increase from a depth to the next": (
             "deeper-diverges-later",
-            "c_div grows with depth: its least increase from a depth to the next",
-            float(np.min(np.diff(lost))), "above 0", bool(np.all(np.diff(lost) > 0.0)),
+            np.min(np.diff(lost)),
+            compared("above", 0.0),
         ),
-        _claim(
+        "at every depth there is chaos: the least over depths of the largest Lyapunov exponent": (
             "chaos",
-            "at every depth there is chaos: the least over depths of the largest Lyapunov exponent",
-            most, "above 0.2", most > 0.2,
+            most,
+            compared("above", 0.2),
         ),
-        _claim(
-            "oscillation-balances",
-            "wherever it oscillates, periodically or not, layers are drawn to balance: the largest "
-            "transverse exponent",
-            balance, "below 0", balance < 0.0,
-        ),
-        _claim(
-            "one-attractor",
-            "the orbit of period two does not depend on the start: the largest spread of its width "
-            "over starts",
-            spread, "at most 0.001", spread <= 1e-3,
-        ),
-        _claim(
+        "wherever it oscillates, periodically or not, layers are drawn to balance: the largest "
+        "transverse exponent": ("oscillation-balances", balance, compared("below", 0.0)),
+        "the orbit of period two does not depend on the start: the largest spread of its width "
+        "over starts": ("one-attractor", spread, compared("at most", 1e-3)),
+        f"at depth {max(found)} runs between {ASLEEP[0]:g} and {ASLEEP[1]:g} of the ceiling end "
+        "near the saddle w = 0, where they hardly move: share of runs": (
             "stalls",
-            f"at depth {max(found)} runs between {ASLEEP[0]:g} and {ASLEEP[1]:g} of the ceiling "
-            "end near the saddle w = 0, where they hardly move: share of runs",
-            stalled, "at least 0.9", stalled >= 0.9,
+            stalled,
+            compared("at least", 0.9),
         ),
-    ]  # fmt: skip
-
-
-def _claim(name: str, statement: str, measured: float, expected: str, ok: bool) -> Claim:
-    exists = bool(np.isfinite(measured))
-    verdict = HOLDS if ok and exists else FAILS
-    value = float(measured) if exists else None
-    return Claim(f"{FIGURE}-{name}", FIGURE, statement, expected, value, "none", verdict)
+    }
+    return judged(FIGURE, rows)
 
 
 def _off(value: float, expected: float) -> float:

@@ -53,7 +53,10 @@ def cluster_pool(study: Study, workers: int | None, scheduler: str | None) -> It
                 )
             )
         client = stack.enter_context(_client(distributed, address))
-        _check_workers(client)
+        # Refuse at once if a worker that is already there does not fit.
+        for worker, complaint in sorted(client.run(_complaint_of(versions())).items()):
+            if complaint:
+                raise _refusal(worker, complaint)
         tasks = _Tasks(client, study)
         yield Pool(tasks.submit, tasks.width)
 
@@ -87,14 +90,6 @@ def _client(distributed: Any, address: Any) -> Any:
             f"--scheduler: the scheduler at {address!r} has no workers after {_WORKER_SECONDS} s"
         ) from None
     return client
-
-
-def _check_workers(client: Any) -> None:
-    """Refuse at once if a worker that is already there does not fit."""
-    complaints = client.run(_complaint_of(versions()))
-    for address, complaint in sorted(complaints.items()):
-        if complaint:
-            raise _refusal(address, complaint)
 
 
 def _refusal(address: str, complaint: str) -> PoolError:

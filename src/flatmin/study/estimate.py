@@ -57,13 +57,15 @@ def estimate(study: Study, threads: int | None = None) -> Estimate:
         group = (first.depth, first.width)
         cost[group] = cost.get(group, 0.0) + shard.cost
         members.setdefault(group, []).extend(shard.stretches)
-    tried = {group: _try(study, members[group]) for group in _spaced(sorted(cost, key=str))}
+    groups, few = sorted(cost, key=str), min(len(cost), _ARCHITECTURES)
+    spaced = [groups[i * len(groups) // few] for i in range(few)]
+    tried = {group: _try(study, members[group]) for group in spaced}
     seconds = sum(cost[group] * one.seconds / one.flops for group, one in tried.items())
     share = sum(cost[group] for group in tried) / sum(cost.values())
     rows = sum(one.row_bytes for one in tried.values()) / len(tried)
     record = sum(one.record_bytes for one in tried.values()) / len(tried)
     recorded = sum(
-        one.count * records(study, one.first.steps) for held in members.values() for one in held
+        one.count * records(study, one.first.steps) for shard in shards for one in shard.stretches
     )
     files = len(shards) * (1 if study.record.every is None else 2)
     largest = max(_shard_bytes(study, shard) for shard in shards[: 100 * workers])
@@ -76,12 +78,6 @@ def estimate(study: Study, threads: int | None = None) -> Estimate:
         memory_bytes=int(_resident() + workers * largest),
         disk_bytes=int(study.runs * rows + recorded * record + files * _FILE_BYTES),
     )
-
-
-def _spaced(groups: list[Group]) -> list[Group]:
-    """A few of them, evenly spaced."""
-    count = min(len(groups), _ARCHITECTURES)
-    return [groups[i * len(groups) // count] for i in range(count)]
 
 
 def _try(study: Study, stretches: list[Stretch]) -> _Pilot:
@@ -124,7 +120,7 @@ def _shard_bytes(study: Study, shard: Shard) -> float:
     first = shard.stretches[0].first
     architecture = architecture_of(study, inputs(study), first.depth, first.width)
     return sum(
-        run_bytes(study, architecture, one.first.steps) * one.count for one in shard.stretches
+        run_bytes(study, architecture, run.first.steps) * run.count for run in shard.stretches
     )
 
 

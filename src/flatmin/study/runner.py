@@ -13,7 +13,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Lock
@@ -25,8 +25,6 @@ from flatmin.study.plan import Shard, plan
 from flatmin.study.shard_files import Packed, pack
 from flatmin.study.spec import Study
 from flatmin.study.store import Failure, Note, Store, hash_of, lock
-
-Report = Callable[[Shard, int], None]
 
 
 @dataclass
@@ -109,20 +107,28 @@ def run_study(
         done = _finished(store, shards)
         todo = [shard for shard in chosen if shard.id not in done]
         course = _Course(shards, done, store.counts(), progress)
-        command = ["flatmin", "study", "run", spec or str(folder / "study.toml")]
+        place = spec or str(folder / "study.toml")
+        command = ["flatmin", "study", "run", place, "--out", str(folder)]
         failures: list[Failure] = []
         seconds = 0.0
         if todo:
-            with _pool(study, len(todo), threads, workers, scheduler, course.report) as pool:
+            if workers is not None or scheduler is not None:
+                from flatmin.study.cluster import cluster_pool
+
+                begun = cluster_pool(study, workers, scheduler)
+            else:
+                begun = _thread_pool(study, len(todo), threads or thread_count(), course.report)
+            with begun as pool:
                 started = time.perf_counter()
                 for shard, result in _completed(pool, todo):
                     if isinstance(result, Packed):
                         store.write(result)
-                        course.finished(shard, result.counts)
+                        course.ended(shard, result.counts)
                     else:
-                        failures.append(_failure(shard, result, [*command, "--out", str(folder)]))
+                        alone = shlex.join([*command, "--only", shard.id])
+                        failures.append(Failure(shard.id, result.error, result.traceback, alone))
                         store.write_failure(failures[-1])
-                        course.failed(shard)
+                        course.ended(shard, None)
                 seconds = time.perf_counter() - started
     status = course.status
     return Summary(
@@ -151,11 +157,9 @@ class _Course:
         progress: Callable[[Status], None] | None,
     ) -> None:
         self.done = set(done)
-        self.status = Status(
-            sum(shard.network_steps for shard in shards), len(shards), counts=counts
-        )
-        self.status.shards = len(done)
-        self.status.steps = sum(shard.network_steps for shard in shards if shard.id in done)
+        total = sum(shard.network_steps for shard in shards)
+        before = sum(shard.network_steps for shard in shards if shard.id in done)
+        self.status = Status(total, len(shards), before, len(done), counts=counts)
         self._reported: Counter[str] = Counter()
         self._progress, self._lock = progress, Lock()
         self._tell()
@@ -167,23 +171,18 @@ class _Course:
             self.status.steps += steps
             self._tell()
 
-    def finished(self, shard: Shard, counts: dict[str, int]) -> None:
-        """A shard is on disk."""
-        self.done.add(shard.id)
+    def ended(self, shard: Shard, counts: dict[str, int] | None) -> None:
+        """A shard is on disk; or it has failed, without counts, and its steps do not count."""
         with self._lock:
-            self.status.shards += 1
-            self.status.counts.update(counts)
-            self._settle(shard, shard.network_steps)
-
-    def failed(self, shard: Shard) -> None:
-        """A shard has failed: its steps do not count."""
-        with self._lock:
-            self.status.failed += 1
-            self._settle(shard, 0)
-
-    def _settle(self, shard: Shard, steps: int) -> None:
-        self.status.steps += steps - self._reported.pop(shard.id, 0)
-        self._tell()
+            self.status.steps -= self._reported.pop(shard.id, 0)
+            if counts is None:
+                self.status.failed += 1
+            else:
+                self.done.add(shard.id)
+                self.status.shards += 1
+                self.status.steps += shard.network_steps
+                self.status.counts.update(counts)
+            self._tell()
 
     def _tell(self) -> None:
         if self._progress is not None:
@@ -246,28 +245,10 @@ def broken(error: BaseException) -> Broken:
     return Broken(last, "".join(traceback.format_exception(error)))
 
 
-def _failure(shard: Shard, result: Broken, command: list[str]) -> Failure:
-    alone = shlex.join([*command, "--only", shard.id])
-    return Failure(shard.id, result.error, result.traceback, alone)
-
-
-def _pool(
-    study: Study,
-    shards: int,
-    threads: int | None,
-    workers: int | None,
-    scheduler: str | None,
-    report: Report,
-) -> AbstractContextManager[Pool]:
-    if workers is not None or scheduler is not None:
-        from flatmin.study.cluster import cluster_pool
-
-        return cluster_pool(study, workers, scheduler)
-    return _thread_pool(study, shards, threads or thread_count(), report)
-
-
 @contextmanager
-def _thread_pool(study: Study, shards: int, threads: int, report: Report) -> Iterator[Pool]:
+def _thread_pool(
+    study: Study, shards: int, threads: int, report: Callable[[Shard, int], None]
+) -> Iterator[Pool]:
     """Shards by threads; those under way end soon after the block is left."""
     at_once = min(threads, shards)
     study_hash = hash_of(study.canonical())

@@ -86,13 +86,7 @@ class Problem(Section):
 
     def preparation(self) -> Preparation:
         """What is done to the file's table."""
-        return Preparation(
-            drop=self.drop or (),
-            one_hot=self.one_hot or (),
-            missing=self.missing,
-            intercept=bool(self.intercept),
-            standardise=bool(self.standardise),
-        )
+        return Preparation(**self.model_dump(include=set(PREPARING), exclude_none=True))
 
 
 class ArchitectureSpec(Section):

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 EDGE = "edge of stability"
 _NAME = re.compile(r"shard-([0-9a-zA-Z_-]+)\.parquet")
 LEARNED = "learned"
-_COUNTED = ("state", "learned", "edge_share", "sharpness", "edge")
+# What states are counted from.
+COUNTED = ("state", "learned", "edge_share", "sharpness", "edge")
 
 
 @dataclass(frozen=True)
@@ -114,11 +115,6 @@ def read(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
         raise DataError(
             f"{str(path)!r} cannot be read ({reason}): delete it and run the study again"
         ) from None
-
-
-def read_counts(path: Path) -> dict[str, int]:
-    """The states of a finished shard."""
-    return count_states(read(path, _COUNTED))
 
 
 def gather(paths: list[Path], schema: pa.Schema) -> pa.Table:
