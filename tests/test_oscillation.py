@@ -120,6 +120,22 @@ def test_the_flip_of_white_data_is_that_of_one_mode(depth: int) -> None:
     assert (0.5 * (orbit.high - orbit.low)) ** 2 * scale == pytest.approx(expected * 1e-5, rel=1e-3)
 
 
+def test_the_flip_is_supercritical_on_random_problems() -> None:
+    """The measured regularity of the documentation, on fewer problems."""
+    random = np.random.default_rng(7)
+    for _ in range(200):
+        d, depth = int(random.integers(2, 9)), int(random.integers(2, 30))
+        spectrum = 10 ** random.uniform(-4, 0, d)
+        basis = np.linalg.qr(random.standard_normal((d, d)))[0]
+        rows = np.sqrt(d * spectrum)[:, None] * basis.T
+        target = basis @ (random.standard_normal(d) * spectrum ** random.uniform(-1, 1))
+        data = Regression.from_arrays(rows, rows @ target)
+        p = float(10 ** random.uniform(-1, 1))
+        found = flip(data, depth, p)
+        scale = (data.w_star_norm / p) ** (2.0 / depth)
+        assert found.coefficient * scale / found.sharpness >= 2.0 * (1 - 1e-9)
+
+
 def test_one_mode_is_an_eigenvector_strong_enough() -> None:
     assert one_mode(whitened_samples(n=30, d=4, seed=0).regression(), 2)
     assert not one_mode(gaussian_samples(seed=0).regression(), 2)
