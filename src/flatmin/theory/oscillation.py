@@ -26,9 +26,10 @@ any data, a step is r_k <- r_k - eta g/r_k with g = 2 (w - w*)' Sigma w the same
 
 exactly. So every step on which 0 < eta |g| < sqrt(2) r_j r_k brings layers j and k closer to
 balance, and a larger one throws them apart. If they are nearly balanced the factor is m (2 - m),
-with m = r'/r the factor of the step. Along an orbit that stays bounded the mean of log |m| is 0,
-so that the transverse Lyapunov exponent is the mean of log |2 - m|; on an orbit of period two
-with ratio z the factor over a period is (2 - z)(2 - 1/z) = 5 - 2 (z + 1/z), below 1 for z > 1.
+with m = r'/r the factor of the step. Along an orbit that stays bounded and away from 0 the mean of
+log |m| is 0, so that the transverse Lyapunov exponent is the mean of log |2 - m|; on an orbit of
+period two with ratio z the factor over a period is (2 - z)(2 - 1/z) = 5 - 2 (z + 1/z), inside the
+unit circle for 2 < z + 1/z < 3.
 The same factors, m and 2 - m, belong to turning the common unit vector of two layers together,
 which changes nothing, and apart: balance and alignment are lost together.
 
