@@ -230,7 +230,7 @@ def test_traces_are_those_of_the_engine():
         assert part.theta.isna().all()
         assert part.time.isna().all()
     assert rows.schema.equals(ROWS_SCHEMA, check_metadata=True)
-    assert ROWS_SCHEMA.metadata[b"flatmin_schema_version"] == b"2"
+    assert ROWS_SCHEMA.metadata[b"flatmin_schema_version"] == b"3"
 
 
 def test_data_sets_and_critical_rates():

@@ -11,7 +11,7 @@ import pyarrow
 
 pa: Any = pyarrow
 
-VERSION = "2"
+VERSION = "3"
 
 _NUMBER, _WHOLE, _WORD, _YES = pa.float64(), pa.int64(), pa.string(), pa.bool_()
 _LAYERS = pa.list_(pa.float64())

@@ -130,7 +130,7 @@ class Store:
             for path in sorted(folder.glob("[!.]*")):
                 if shard_id(path) is None:
                     say(f"{str(path)!r} is not part of this study and was left alone")
-                elif wrong := shard_files.fault(path, self.study_hash):
+                elif wrong := shard_files.deep_fault(path, self.study_hash):
                     aside = _put_aside(path)
                     say(f"{str(path)!r} {wrong}: kept as {aside.name!r}; the shard is run again")
 
