@@ -4,8 +4,9 @@ At c_2 and c_4 something is born whose width grows as the square root of the dis
 threshold: the orbit of period two; the distance of an output from that two steps before. So the
 squared width is a smooth function of c: a cubic is fitted on runs beyond the threshold and
 continued to 0, and the error is how far that of a quadratic is from it, with the fit's own. (Runs
-at the threshold itself would take for ever.) c_div is the least rate at which a run diverged, so not below
-the true one; its error is how far the rates tried are apart, and the next lost run from the first.
+at the threshold itself would take for ever.) c_div is the least rate at which a run diverged, so
+not below the true one; its error is how far the rates tried are apart, and the next lost run from
+the first.
 """
 
 from __future__ import annotations
