@@ -1,6 +1,7 @@
 """Beyond the paper: above the ceiling. The atlas of the paper's data, its picture and its claims.
 
-Expected values were chosen on runs with seed 0; what is judged here has seed 1.
+Expected values come from the theory and from runs with seed 0; what is judged here has seed 1. (A
+seed draws starts and kicks only: where orbits do not depend on them, this is no fresh evidence.)
 """
 
 from __future__ import annotations
