@@ -26,7 +26,8 @@ from flatmin.paper.shipped import shipped_study
 from flatmin.paper.tables import StudyTables
 from flatmin.study.plan import network_steps
 
-ITEM = {item.id: item for item in ITEMS}
+# Items without studies run what they need; their tests are their own.
+ITEM = {item.id: item for item in ITEMS if item.studies}
 
 
 def gelu(reached=1.0):

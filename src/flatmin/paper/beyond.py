@@ -15,6 +15,7 @@ import pandas as pd
 
 from flatmin.paper import beyond_figures as drawn
 from flatmin.paper import measures
+from flatmin.paper.atlas import ATLAS
 from flatmin.paper.claims import (
     ALL,
     SHARE_RUNS,
@@ -286,6 +287,7 @@ ITEMS: tuple[Item, ...] = (
         drawn.flatness_figure,
         depth_and_width,
     ),
+    ATLAS,
 )
 
 STUDIES: tuple[str, ...] = tuple(name for item in ITEMS for name in item.studies)
