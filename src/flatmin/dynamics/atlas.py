@@ -18,7 +18,7 @@ import numpy as np
 from flatmin.core.arrays import Float, Whole
 from flatmin.core.checks import check_count, check_depth
 from flatmin.core.errors import SettingError
-from flatmin.core.plain import Plain, plain
+from flatmin.core.plain import plain
 from flatmin.core.seeds import generator
 from flatmin.data.regression import Regression
 from flatmin.dynamics.orbits import DIVERGED, Orbits, follow_orbits
@@ -43,7 +43,7 @@ KEPT = 128
 
 
 @dataclass(frozen=True)
-class Basins(Plain):
+class Basins:
     """Of runs from one initialisation: for every rate c, the share of each kind."""
 
     init: str

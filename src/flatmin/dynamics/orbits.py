@@ -18,8 +18,7 @@ The output is w'Sigma w*/(w*'Sigma w*), 1 at every minimiser.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import field
 from threading import Event, Lock
 
 import numpy as np
@@ -28,10 +27,15 @@ from numpy.typing import ArrayLike, NDArray
 from flatmin.core.arrays import Float, Whole
 from flatmin.core.errors import SettingError
 from flatmin.core.memory import check_memory
+from flatmin.core.pages import Listing, Page
+from flatmin.core.progress import Advance
 from flatmin.core.seeds import generator
+from flatmin.core.shown import Shown
 from flatmin.core.threads import over_each, thread_count
 from flatmin.data.regression import Regression
-from flatmin.lanes.orbits import COLUMNS, follow
+from flatmin.lanes.layout import linear
+from flatmin.lanes.orbits import COLUMNS, Rising, follow
+from flatmin.network.architecture import Family
 from flatmin.network.ensemble import Ensemble, laid_out, lane_count
 from flatmin.theory.oscillation import imbalance_exponent
 
@@ -48,26 +52,35 @@ STILL, RETURN, CHAOS = 1e-5, 1e-3, 2e-3
 LARGEST_EXCESS = 1e30
 
 
-@dataclass(frozen=True, eq=False)
-class Orbits:
-    """The ends of runs, one entry a run; `output` is `[step, run]` over the steps watched."""
+class Orbits(Shown):
+    """The ends of runs, one entry a run; `output` is `[step, run]` over the steps watched.
+
+    `period` is that of periodic runs, 1 if settled, 0 of the others. `exponent` is the largest
+    Lyapunov exponent of the chain that the run follows, a step; `transverse` that of an imbalance
+    or misalignment of layers 2..L, NaN at depth 2. `excess` is the mean excess risk over the steps
+    watched, `swing` the largest less the smallest output.
+    """
 
     rate: Float
     kind: NDArray[np.str_]
     period: Whole
-    """Of periodic runs, 1 if settled; 0 of the others."""
     exponent: Float
-    """The largest Lyapunov exponent of the chain that the run follows, a step."""
     transverse: Float
-    """That of an imbalance or misalignment of layers 2..L; NaN at depth 2."""
     excess: Float
-    """The mean excess risk over the steps watched."""
     swing: Float
-    """Largest less smallest output."""
-    output: Float
+    output: Float = field(repr=False)
 
     def __len__(self) -> int:
         return len(self.rate)
+
+    def page(self) -> Page:
+        """How many runs are of each kind, and at which rates."""
+        rows = []
+        for kind in np.unique(self.kind):
+            rates = self.rate[self.kind == kind]
+            span = f"{rates.min():.6g} to {rates.max():.6g}"
+            rows.append((str(kind), str(len(rates)), span))
+        return [Listing(("Kind", "runs", "learning rates"), rows)]
 
 
 def follow_orbits(
@@ -78,7 +91,7 @@ def follow_orbits(
     *,
     first_rates: ArrayLike | None = None,
     seed: int = 0,
-    progress: Callable[[int], None] | None = None,
+    progress: Advance | None = None,
 ) -> Orbits:
     """Run every network of a linear ensemble with one output to its rate, and watch it there.
 
@@ -86,54 +99,36 @@ def follow_orbits(
     first quarter of the steps. `progress` is called with the numbers of network steps just taken.
     """
     architecture = start.architecture
-    architecture.check_fits(regression.d, regression.targets)
-    if not architecture.linear or architecture.output is None:
+    if architecture.family is not Family.ONE_OUTPUT:
         raise SettingError("orbits are followed for linear networks with one output only")
+    architecture.check_fits(regression)
     count, parameters = len(start), architecture.parameters
     last = np.broadcast_to(np.asarray(rates, dtype=float), (count,))
     first = np.minimum(last if first_rates is None else np.asarray(first_rates, dtype=float), last)
     watched = min(WATCHED, max(8, steps // 4))
     warming = min(WARMING, watched // 4)
     free, kept = steps - watched, watched - warming
-    ramp = max(1, steps // 4)
-    check_memory(f"the orbits of {count} runs", 8.0 * count * (4 * kept + 4 * parameters))
+    columns = len(COLUMNS)
+    check_memory(f"the orbits of {count} runs", 8.0 * count * (columns * kept + 4 * parameters))
 
-    lanes = lane_count(parameters, -(-count // thread_count()))
-    flat = start.flat()
-    weights = laid_out(flat, lanes)
-    noise = np.array(
-        [generator(seed, "kick", i).standard_normal(parameters) for i in range(count)]
-    ).reshape(count, parameters)
-    pushes = laid_out(noise * KICK * np.sqrt(np.mean(flat**2, axis=1, keepdims=True)), lanes)
-    tangents = laid_out(noise, lanes)
-    blocks = len(weights)
-
-    def column(values: Float) -> Float:
-        padded = np.zeros(blocks * lanes)
-        padded[:count] = values
-        return padded.reshape(blocks, lanes)
-
-    rate, slope, top = column(first), column((last - first) / ramp), column(last)
-    growth = np.zeros((blocks, lanes))
-    rows = np.zeros((blocks, kept, len(COLUMNS), lanes))
-    none, no_rows = np.zeros((blocks, 0, lanes)), np.zeros((blocks, 0, len(COLUMNS), lanes))
-    weight = regression.sigma @ regression.w_star
-    weight = weight / (weight @ regression.w_star)
-    shared = (
-        np.array([architecture.inputs, *architecture.widths], dtype=np.int64),
-        architecture.p,
-        np.ascontiguousarray(regression.sigma),
-        np.ascontiguousarray(regression.w_star),
-        weight,
+    lanes, flat = lane_count(parameters, -(-count // thread_count())), start.flat()
+    noise = np.reshape(
+        [generator(seed, "kick", i).standard_normal(parameters) for i in range(count)], flat.shape
     )
+    weights, tangents = laid_out(flat, lanes), laid_out(noise, lanes)
+    pushes = laid_out(noise * KICK * np.sqrt(np.mean(flat**2, axis=1, keepdims=True)), lanes)
+    slope = (last - first) / max(1, steps // 4)
+    rising = Rising(*(laid_out(one[:, None], lanes)[:, 0] for one in (first, slope, last)))
+    rows = np.zeros((len(weights), kept, columns, lanes))
+    network = linear(
+        (architecture.inputs, *architecture.widths), architecture.p, regression.sigma,
+        regression.w_star,
+    )  # fmt: skip
     tag, lock = (0.0,) * lanes, Lock()
 
     def work(block: int, cancelled: Event) -> None:
-        def go(vectors: Float, where: Float, begin: int, length: int) -> None:
-            follow(
-                tag, weights, vectors, *shared, rate, slope, top, growth, where, begin, length,
-                block,
-            )  # fmt: skip
+        def go(carried: Float, out: Float, begin: int, length: int) -> None:
+            follow(tag, weights, carried, network, rising, out, begin, length, block)
             if progress is not None:
                 with lock:
                     progress(length * min(lanes, count - block * lanes))
@@ -142,19 +137,19 @@ def follow_orbits(
             if cancelled.is_set():
                 return
             weights[block] += np.roll(pushes[block], number, axis=0)
-            go(none, no_rows, begin, min(KICK_EVERY, free - begin))
-        go(tangents, no_rows, free, warming)
-        # The tangent's first length counts for nothing; nor does what it did while it turned.
-        growth[block] = 0.0
+            go(tangents[:, :0], rows[:, :0], begin, min(KICK_EVERY, free - begin))
+        # What the tangent does while it turns counts for nothing.
+        go(tangents, rows[:, :0], free, warming)
         go(tangents, rows, free + warming, kept)
 
     with np.errstate(all="ignore"):
-        over_each(work, blocks, thread_count())
-        seen = rows.transpose(2, 1, 0, 3).reshape(len(COLUMNS), kept, -1)[:, :, :count]
-        output, excess, pull, inner = seen
-        return _judged(
-            last, architecture.depth, output, excess, pull, inner, growth.ravel()[:count]
-        )
+        over_each(work, len(weights), thread_count())
+        seen = rows.transpose(2, 1, 0, 3).reshape(columns, kept, -1)[:, :, :count]
+        gain, excess, pull, inner, stretch = seen
+        # w'Sigma w* = w*'Sigma w* + g'w*/2
+        output = 1.0 + 0.5 * gain / (regression.w_star @ regression.sigma @ regression.w_star)
+        growth = np.sum(np.log(stretch), axis=0)
+        return _judged(last, architecture.depth, output, excess, pull, inner, growth)
 
 
 def _judged(
@@ -186,7 +181,14 @@ def _judged(
     kind[~finite] = DIVERGED
     mean = np.where(finite, np.mean(excess, axis=0), np.nan)
     return Orbits(
-        rates, kind, period, exponent, np.where(finite, transverse, np.nan), mean, swing, output
+        rate=rates,
+        kind=kind,
+        period=period,
+        exponent=exponent,
+        transverse=np.where(finite, transverse, np.nan),
+        excess=mean,
+        swing=swing,
+        output=output,
     )
 
 

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from flatmin.core.arrays import Float
-from flatmin.core.plain import Plain
 from flatmin.dynamics.orbits import DIVERGED, Orbits
 
 # Rates of a threshold's own runs.
@@ -29,7 +28,7 @@ WATCHED_OUTPUTS, FEWEST_POINTS = 128, 6
 
 
 @dataclass(frozen=True)
-class Threshold(Plain):
+class Threshold:
     """A rate c with its error."""
 
     c: float

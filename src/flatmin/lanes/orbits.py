@@ -12,183 +12,119 @@ A network above the ceiling follows a chain, W_k along b_k b_{k-1}' (`theory.osc
 tangents are kept among those of chains: every few steps V_1 becomes b b'V_1 and V_k, k >= 2, its
 part along b_k b_{k-1}', with unit vectors b. (Turning hidden layers costs nothing, so that the
 largest exponent of all tangents is never below 0 and hides whether an orbit is stable.) Then their
-length is set back to 1 and its logarithm added up: divided by the steps, the sum tends to the
-largest Lyapunov exponent of the chain. With one neuron a layer this is that of the network itself.
+length is set back to 1: the mean logarithm of what it was, a step, tends to the largest Lyapunov
+exponent of the chain. With one neuron a layer this is that of the network itself.
 """
 # mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False, disallow-untyped-calls=False
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any, NamedTuple
 
-from flatmin.lanes.algebra import add_times, dot, scaled_symmetric, transposed_times
-from flatmin.lanes.compiling import compiled, helper, inlined
-from flatmin.lanes.vectors import (
-    absolute,
-    fma,
-    load,
-    minus,
-    over,
-    root,
-    splat,
-    store,
-    times,
-    where_less,
+from numpy.typing import NDArray
+
+from flatmin.lanes.algebra import (
+    add_scaled,
+    add_times,
+    dot,
+    input_gradient,
+    scale_into,
+    smaller,
+    times_and_step,
+    transposed_times,
 )
+from flatmin.lanes.compiling import compiled, helper
+from flatmin.lanes.layout import scratch
+from flatmin.lanes.linear_descent import sweep_backward
+from flatmin.lanes.tiles import put
+from flatmin.lanes.vectors import absolute, fma, root, splat, vectors
 
 # Steps between two times that tangents get length 1 again: no product overflows in so many.
 RENEWED = 4
-# What is kept of every recorded step: see `follow_block`.
-COLUMNS = ("output", "excess", "pull", "inner")
+COLUMNS = ("gain", "excess", "pull", "inner", "stretch")
+"""What is kept before every recorded step: g'w*, the excess risk, eta g'w, |b_1|^2, and the length
+that tangents had grown to, 1 unless they got length 1 again; g is 2 Sigma (w - w*)."""
 
 
-@inlined
-def _add_outer(zero, n, w, at, rows, columns, factor, left, left_at, right, right_at):
-    """W += factor left right'."""
-    width = columns * n
-    for i in range(rows):
-        scale = times(factor, load(zero, left, left_at + i * n))
-        row = at + i * width
-        for j in range(0, width, n):
-            store(w, row + j, fma(scale, load(zero, right, right_at + j), load(zero, w, row + j)))
+class Rising(NamedTuple):
+    """Rates of all lanes, `[block, lane]` each: that of step k is min(first + k slope, last)."""
 
-
-@helper
-def _clear(zero, n, vectors, begin, end):
-    for j in range(begin, end, n):
-        store(vectors, j, zero)
+    first: NDArray[Any]
+    slope: NDArray[Any]
+    last: NDArray[Any]
 
 
 @helper
-def _project(zero, n, v, layers, widths, b, nodes):
-    """Keep of every tangent the part among chains."""
+def _renew(v, layout, b, row):
+    """Keep of the tangents the part among chains, at length 1; returns the length before."""
+    widths, layers, nodes = layout
     for k in range(len(widths) - 1):
-        above, below = nodes[k + 1], nodes[k]
-        rows, width = widths[k + 1], widths[k] * n
-        square = dot(zero, n, b, above, b, above, rows * n)
+        rows, columns, layer = widths[k + 1], widths[k], v[layers[k] :]
+        above, below = b[nodes[k + 1] :], b[nodes[k] :]
+        transposed_times(layer, rows, columns, above, row, False)
         if k > 0:
-            square = times(square, dot(zero, n, b, below, b, below, width))
-            total = zero
-            for i in range(rows):
-                row = dot(zero, n, v, layers[k] + i * width, b, below, width)
-                total = fma(row, load(zero, b, above + i * n), total)
-            total = over(total, square)
-            for i in range(rows):
-                scale = times(total, load(zero, b, above + i * n))
-                for j in range(0, width, n):
-                    store(v, layers[k] + i * width + j, times(scale, load(zero, b, below + j)))
-        else:
-            for j in range(0, width, n):
-                total = zero
-                for i in range(rows):
-                    at = layers[k] + i * width + j
-                    total = fma(load(zero, v, at), load(zero, b, above + i * n), total)
-                total = over(total, square)
-                for i in range(rows):
-                    at = layers[k] + i * width + j
-                    store(v, at, times(total, load(zero, b, above + i * n)))
+            along = dot(row, below, columns) / dot(below, below, columns)
+            scale_into(along, below, row, columns)
+        square = dot(above, above, rows)
+        for i in range(rows):
+            scale_into(above[i] / square, row, layer[i * columns :], columns)
+    length = root(dot(v, v, layers[-1]))
+    scale_into(1.0 / length, v, v, layers[-1])
+    return length
 
 
 @helper
-def _renew(zero, n, v, growth, scratch):
-    """Set the tangents' length to 1 and add its logarithm to `growth`."""
-    length = root(dot(zero, n, v, 0, v, 0, len(v)))
-    factor = over(splat(zero, 1.0), length)
-    for j in range(0, len(v), n):
-        store(v, j, times(factor, load(zero, v, j)))
-    store(scratch, 0, length)
-    for lane in range(n):
-        growth[lane] += np.log(scratch[lane])
+def follow_block(lanes, weights, tangents, network, first, slope, last, out, begin, steps, memory):
+    """Take `steps` steps with one block.
 
-
-@helper
-def follow_block(
-    lanes, w, v, widths, p, sigma, target, weight, rate, slope, last, growth, rows, begin, steps,
-):  # fmt: skip
-    """Take `steps` steps with one block; the rate of step k is min(rate + k slope, last).
-
-    lanes   tuple of n numbers; only its length and type are used
-    w, v    flat weights, and tangents or an empty array; changed in place
-    weight  [d] a covector: the output kept is weight'w
-    rate, slope, last   [n] the rate at step 0, what it rises by in a step, and the largest one
-    growth  [n] the logarithms of the tangents' growth are added to it
-    rows    [steps, 4, n] or empty: before every step weight'w, the excess risk, the pull eta g'w
-            with g = 2 Sigma (w - w*), and |b_1|^2
-    begin   steps taken before this call
+    lanes      tuple of n numbers; only its length and type are used
+    weights    flat weights of the block, changed in place; so are `tangents`, unless empty
+    network    of `layout`;  first, slope, last: of `Rising`, of this block only
+    out        [steps, quantity, n] with COLUMNS, or empty
+    begin      steps taken before this call
+    memory     for a, b, e and x, of nodes[-1] vectors each, and for two of d_0 .. d_L numbers
     """
-    n, depth, d = len(lanes), len(widths) - 1, widths[0]
-    zero = splat(lanes, 0.0)
-    layers = np.zeros(depth + 1, np.int64)
-    nodes = np.zeros(depth + 2, np.int64)
-    for k in range(depth + 1):
-        nodes[k + 1] = nodes[k] + widths[k] * n
-    for k in range(depth):
-        layers[k + 1] = layers[k] + widths[k + 1] * widths[k] * n
-    a = np.zeros(nodes[depth + 1], w.dtype)
-    b, e, x = a.copy(), a.copy(), a.copy()
-    error, scratch = np.zeros(d * n, w.dtype), np.zeros(n, w.dtype)
-    tangent, recorded = len(v) > 0, len(rows) > 0
-    first, rise, top = load(zero, rate, 0), load(zero, slope, 0), load(zero, last, 0)
-
+    widths, layers, nodes = network.layout
+    depth, d, size = len(widths) - 1, widths[0], nodes[-1]
+    w, v, a = vectors(lanes, weights), vectors(lanes, tangents), vectors(lanes, memory)
+    b, e, x, error, row = a[size:], a[2 * size :], a[3 * size :], a[4 * size :], a[5 * size :]
+    rate, rise, top = vectors(lanes, first)[0], vectors(lanes, slope)[0], vectors(lanes, last)[0]
+    carried = len(tangents) > 0
     for step in range(steps):
-        eta = fma(splat(zero, float(begin + step)), rise, first)
-        eta = where_less(eta, top, eta, top)
-        descent = minus(zero, eta)
-        for i in range(widths[depth]):
-            store(b, nodes[depth] + i * n, splat(zero, p[i]))
-        for k in range(depth - 1, -1, -1):
-            above, below = nodes[k + 1], nodes[k]
-            size = (widths[k + 1], widths[k])
-            transposed_times(zero, n, w, layers[k], size[0], size[1], b, above, b, below, False)
-        if tangent:
-            if (begin + step) % RENEWED == 0:
-                _project(zero, n, v, layers, widths, b, nodes)
-                _renew(zero, n, v, growth, scratch)
-            _clear(zero, n, x, nodes[depth], nodes[depth + 1])
-            for k in range(depth - 1, -1, -1):
-                above, below = nodes[k + 1], nodes[k]
-                size = (widths[k + 1], widths[k])
-                transposed_times(zero, n, w, layers[k], size[0], size[1], x, above, x, below, False)
-                transposed_times(zero, n, v, layers[k], size[0], size[1], b, above, x, below, True)
+        eta, stretch = smaller(fma(begin + step, rise, rate), top), splat(lanes, 1.0)
+        sweep_backward(w, network, b)
         for j in range(d):
-            store(error, j * n, minus(load(zero, b, j * n), splat(zero, target[j])))
-        excess = scaled_symmetric(zero, n, sigma, 2.0, error, a, d)
-        if tangent:
-            scaled_symmetric(zero, n, sigma, 2.0, x, e, d)
-        if recorded:
-            output = zero
-            for j in range(d):
-                output = fma(splat(zero, weight[j]), load(zero, b, j * n), output)
-            at = step * 4 * n
-            store(rows, at, output)
-            store(rows, at + n, times(splat(zero, 0.5), absolute(excess)))
-            store(rows, at + 2 * n, times(eta, dot(zero, n, a, 0, b, 0, d * n)))
-            inner = dot(zero, n, b, nodes[1], b, nodes[1], widths[1] * n)
-            store(rows, at + 3 * n, inner)
+            error[j] = b[j] - network.target[j]
+        excess = absolute(input_gradient(network.sigma, error, a))
+        if carried:
+            if (begin + step) % RENEWED == 0:
+                stretch = _renew(v, network.layout, b, row)
+            for k in range(depth - 1, -1, -1):
+                rows, columns, below = widths[k + 1], widths[k], x[nodes[k] :]
+                transposed_times(w[layers[k] :], rows, columns, x[nodes[k + 1] :], below, False)
+                transposed_times(v[layers[k] :], rows, columns, b[nodes[k + 1] :], below, True)
+            input_gradient(network.sigma, x, e)
+        if len(out) > 0:
+            b_1 = b[nodes[1] :]
+            gain, pull, inner = dot(a, network.target, d), dot(a, b, d), dot(b_1, b_1, widths[1])
+            put(vectors(lanes, out[step]), 1, (gain, excess, eta * pull, inner, stretch))
         for k in range(depth):
-            above, below = nodes[k + 1], nodes[k]
-            size = (widths[k + 1], widths[k])
-            if k < depth - 1:
-                _clear(zero, n, a, above, nodes[k + 2])
-                add_times(zero, n, w, layers[k], size[0], size[1], a, below, a, above)
-                if tangent:
-                    _clear(zero, n, e, above, nodes[k + 2])
-                    add_times(zero, n, w, layers[k], size[0], size[1], e, below, e, above)
-                    add_times(zero, n, v, layers[k], size[0], size[1], a, below, e, above)
-            _add_outer(zero, n, w, layers[k], size[0], size[1], descent, b, above, a, below)
-            if tangent:
-                _add_outer(zero, n, v, layers[k], size[0], size[1], descent, x, above, a, below)
-                _add_outer(zero, n, v, layers[k], size[0], size[1], descent, b, above, e, below)
+            rows, columns, layer = widths[k + 1], widths[k], w[layers[k] :]
+            here, above = a[nodes[k] :], b[nodes[k + 1] :]
+            if carried:
+                tangent, beside, ahead = v[layers[k] :], e[nodes[k] :], e[nodes[k + 1] :]
+                times_and_step(tangent, rows, columns, here, ahead, -eta, x[nodes[k + 1] :])
+                add_times(layer, rows, columns, beside, ahead)
+                for i in range(rows):
+                    add_scaled(-eta * above[i], beside, tangent[i * columns :], columns)
+            times_and_step(layer, rows, columns, here, a[nodes[k + 1] :], -eta, above)
 
 
 @compiled
-def follow(
-    lanes, weights, tangents, widths, p, sigma, target, weight, rate, slope, last, growth, rows,
-    begin, steps, block,
-):  # fmt: skip
-    """`follow_block` for one block; per-lane arrays are [block, n]."""
+def follow(lanes, weights, tangents, network, rates, out, begin, steps, block):
+    """`follow_block` for one block: out [block, steps, quantity, n], tangents [block, P, n]."""
+    memory = scratch(6 * network.layout.nodes[-1] * len(lanes), weights)
     follow_block(
-        lanes, weights[block].reshape(-1), tangents[block].reshape(-1), widths, p, sigma, target,
-        weight, rate[block], slope[block], last[block], growth[block], rows[block].reshape(-1),
-        begin, steps,
+        lanes, weights[block].reshape(-1), tangents[block].reshape(-1), network,
+        rates.first[block], rates.slope[block], rates.last[block], out[block], begin, steps, memory,
     )  # fmt: skip
