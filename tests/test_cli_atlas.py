@@ -30,7 +30,7 @@ def test_figures_and_a_table_are_written(
     folder = tmp_path / "out"
     code, out, err = call(
         monkeypatch, capsys, "atlas", table, "--target", "y", "--depths", "2,3", *QUICK,
-        "--output", folder,
+        "--out", folder,
     )  # fmt: skip
     assert (code, err) == (0, "")
     assert "c_div" in out
@@ -64,7 +64,7 @@ def test_the_papers_data_as_json(monkeypatch: Any, capsys: Any) -> None:
     ("arguments", "words"),
     [
         (("--depth", "1"), "at least 2"),
-        (("--depth", "2", "--depths", "3"), "either --depth or --depths"),
+        (("--depth", "2", "--depths", "3"), "--depth and --depths exclude each other"),
         (("--rates", "3:1:5"), "from a smaller to a larger"),
         (("--rates", "1:2"), "FROM:TO:COUNT"),
         (("--rates", "x"), "each of --rates must be a number, got 'x'"),
