@@ -17,7 +17,7 @@ from flatmin.paper.claims import FAILS, HOLDS
 from flatmin.theory.flip import Flip
 from flatmin.theory.oscillation import mode_doubling
 
-FLIP = Flip(2.0, 4.0, np.ones(1), 0.0, 1.0)
+FLIP = Flip(sharpness=2.0, coefficient=4.0, first=np.ones(1), others=0.0, gap=1.0)
 
 
 def made(depth: int) -> Atlas:

@@ -298,7 +298,12 @@ def atlas(
                 str(one): tuple(np.mean(kind == one, axis=1).tolist()) for one in np.unique(kind)
             }
             basins = Basins(
-                depth=depth, init=init, scale=scale, runs=runs, c=tuple(some.tolist()), shares=shares
+                depth=depth,
+                init=init,
+                scale=scale,
+                runs=runs,
+                c=tuple(some.tolist()),
+                shares=shares,
             )
         return Atlas(
             depth=depth,

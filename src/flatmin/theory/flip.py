@@ -38,29 +38,29 @@ mode (`oscillation`) has u = 1 + eps/(sqrt(L) |w*|^{1/L}), so that
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from flatmin.core.arrays import Float
 from flatmin.core.checks import check_depth, check_positive
 from flatmin.core.errors import SettingError
+from flatmin.core.shown import Shown
 from flatmin.data.regression import Regression
 from flatmin.theory.minimal_sharpness import minimal_sharpness
 
 
-@dataclass(frozen=True)
-class Flip:
-    """The flip at the ceiling: S_min, the coefficient D, and the eigenvector x as (f, h)."""
+class Flip(Shown):
+    """The flip at the ceiling: S_min, the coefficient D, and the eigenvector x as (f, h).
+
+    `first` is f, the part of x in y: of W_1 it is the row of e_1. `others` is h, the part of x in
+    s; of each of the layers 2..L it is h/sqrt(L-1). `gap` is how far the next eigenvalue is below
+    S_min, as a share of it: 0 if S_min is not simple.
+    """
 
     sharpness: float
     coefficient: float
     first: Float
-    """f, the part of x in y: of W_1 it is the row of e_1."""
     others: float
-    """h, the part of x in s; of each of the layers 2..L it is h/sqrt(L-1)."""
     gap: float
-    """How far the next eigenvalue is below S_min, as a share of it: 0 if S_min is not simple."""
 
     @property
     def supercritical(self) -> bool:
@@ -113,4 +113,4 @@ def flip(regression: Regression, depth: int, output_norm: float = 1.0) -> Flip:
     back = np.linalg.lstsq(hessian, gradient, rcond=1e-12)[0]
     coefficient = 0.5 * float(gradient @ back) - quartic / 6.0
     gap = float(1.0 - values[-2] / values[-1])
-    return Flip(least.exact, coefficient, np.asarray(f), h, gap)
+    return Flip(sharpness=least.exact, coefficient=coefficient, first=f, others=h, gap=gap)

@@ -38,14 +38,13 @@ All pairs of layers 1..L are meant where w* is an eigenvector of Sigma and y is 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import ArrayLike
 
 from flatmin.core.arrays import Float
 from flatmin.core.checks import check_depth, check_positive
 from flatmin.core.errors import SettingError
+from flatmin.core.shown import Shown
 from flatmin.data.regression import Regression
 from flatmin.theory.roots import root
 
@@ -65,8 +64,7 @@ def mode_slope(u: float, depth: int, c: float) -> float:
     return 1.0 - 2.0 * c / depth * powers
 
 
-@dataclass(frozen=True)
-class ModeOrbit:
+class ModeOrbit(Shown, eq=True):
     """The orbit of period two of one mode at a rate c: u = `low` and `high` = z `low`."""
 
     depth: int
@@ -192,7 +190,7 @@ def _rate_at(s: float, depth: int) -> tuple[float, float]:
 
 def _orbit(s: float, depth: int) -> ModeOrbit:
     c, log_u = _rate_at(s, depth)
-    return ModeOrbit(depth, c, float(np.exp(log_u)), float(np.exp(s)))
+    return ModeOrbit(depth=depth, c=c, low=float(np.exp(log_u)), ratio=float(np.exp(s)))
 
 
 def _deep(depth: int) -> int:
