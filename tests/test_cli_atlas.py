@@ -58,6 +58,8 @@ def test_the_papers_data_as_json(monkeypatch: Any, capsys: Any) -> None:
     )
     assert found["thresholds"]["c_2"]["c"] == pytest.approx(1.0, abs=1e-3)
     assert found["basins"]["runs"] == 2
+    out = call(monkeypatch, capsys, "atlas", "--depth", "3", *QUICK, "--no-basins", "--json")[1]
+    assert json.loads(out)["depths"] == [found | {"basins": None}]
 
 
 @pytest.mark.parametrize(
@@ -67,6 +69,8 @@ def test_the_papers_data_as_json(monkeypatch: Any, capsys: Any) -> None:
         (("--depth", "2", "--depths", "3"), "--depth and --depths exclude each other"),
         (("--rates", "3:1:5"), "from a smaller to a larger"),
         (("--rates", "1:2"), "FROM:TO:COUNT"),
+        (("--rates", "0:2:3"), "--rates c must be positive numbers"),
+        (("--rates", "1:inf:3"), "--rates c must be positive numbers"),
         (("--rates", "x"), "each of --rates must be a number, got 'x'"),
         (("--rates", ","), "FROM:TO:COUNT or a list"),
         (("--rates", "1:2:1e9"), "at most 100000"),

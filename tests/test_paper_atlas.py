@@ -8,9 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from flatmin.dynamics.atlas import Atlas, Threshold
 from flatmin.dynamics.atlas_figure import orbits_figure
+from flatmin.dynamics.atlas_record import Atlas
 from flatmin.dynamics.orbits import CHAOTIC, DIVERGED, SETTLED, STALLED, Orbits
+from flatmin.dynamics.thresholds import Threshold
 from flatmin.paper.atlas import DEPTHS, FIGURE, judge_atlas
 from flatmin.paper.beyond import ITEMS
 from flatmin.paper.claims import FAILS, HOLDS

@@ -9,7 +9,7 @@ import numpy as np
 
 from flatmin.core.arrays import Float
 from flatmin.core.figures import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, SKY, YELLOW, new_figure
-from flatmin.dynamics.atlas import Atlas, Basins
+from flatmin.dynamics.atlas_record import Atlas, Basins
 from flatmin.dynamics.orbits import CHAOTIC, DIVERGED, QUASI, SETTLED, STALLED
 from flatmin.theory.oscillation import mode_orbit
 

@@ -73,6 +73,11 @@ class Orbits(Shown):
     def __len__(self) -> int:
         return len(self.rate)
 
+    def __repr__(self) -> str:
+        kinds, counts = np.unique(self.kind, return_counts=True)
+        told = ", ".join(f"{count} {kind}" for kind, count in zip(kinds, counts, strict=True))
+        return f"Orbits({told})"
+
     def page(self) -> Page:
         """How many runs are of each kind, and at which rates."""
         rows = []

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flatmin.data.sets import paper_samples
-from flatmin.dynamics.atlas import Atlas, atlas
+from flatmin.dynamics.atlas import atlas
 from flatmin.dynamics.atlas_figure import orbits_figure
+from flatmin.dynamics.atlas_record import Atlas
 from flatmin.dynamics.orbits import CHAOTIC, SETTLED, STALLED
 from flatmin.paper.claims import Claim, Rows, compared, judged
 from flatmin.paper.tables import Item, Tables
