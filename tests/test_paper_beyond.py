@@ -27,7 +27,8 @@ from flatmin.paper.tables import StudyTables
 from flatmin.study.plan import network_steps
 from test_paper_sharpening import tables as explained
 
-ITEM = {item.id: item for item in ITEMS}
+# Items without studies run what they need; their tests are their own.
+ITEM = {item.id: item for item in ITEMS if item.studies}
 
 
 def gelu(reached=1.0):

@@ -8,7 +8,6 @@ import typer
 
 from flatmin.cli import options
 from flatmin.cli.output import show
-from flatmin.core.errors import SettingError
 
 
 def train(
@@ -69,19 +68,12 @@ def train(
     json: options.Json = False,
 ) -> None:
     """Train one network by gradient descent, with momentum or without, or by gradient flow."""
-    from flatmin.data.preparation import NOTHING
     from flatmin.data.samples import read_samples
     from flatmin.dynamics.settings import train_network
 
-    prepared, problem = options.preparation(drop, one_hot, missing, intercept, standardise), None
-    if file is None and (target or features or prepared != NOTHING):
-        raise SettingError("--target, --features and what prepares a table need a FILE")
-    if file is not None:
-        if not target:
-            raise SettingError("target is missing: the column to predict")
-        problem = read_samples(file, target, features, prepared)
+    prepared = options.preparation(drop, one_hot, missing, intercept, standardise)
     report = train_network(
-        problem,
+        options.problem(read_samples, file, target, features, prepared),
         depth,
         width=width,
         activation=activation,

@@ -16,6 +16,7 @@ import pandas as pd
 from flatmin.paper import beyond_figures as drawn
 from flatmin.paper import measures
 from flatmin.paper import sharpening as explains
+from flatmin.paper.atlas import ATLAS
 from flatmin.paper.claims import (
     ALL,
     SHARE_RUNS,
@@ -297,6 +298,7 @@ ITEMS: tuple[Item, ...] = (
         drawn.flatness_figure,
         depth_and_width,
     ),
+    ATLAS,
 )
 
 STUDIES: tuple[str, ...] = tuple(dict.fromkeys(name for item in ITEMS for name in item.studies))
