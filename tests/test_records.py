@@ -19,6 +19,7 @@ from flatmin.ledger.ledger import Ledger
 from flatmin.study.estimate import Estimate, estimate
 from flatmin.study.runner import StudyRun
 from flatmin.study.summary import Overview
+from flatmin.study.verification import Verification, verify_study
 from flatmin.theory.flip import flip
 from flatmin.theory.oscillation import mode_orbit
 from flatmin.theory.prediction import resolve_rate
@@ -75,7 +76,7 @@ def records(folder: Any, table: Any) -> dict[str, Any]:
         *(forecast.prediction.minimal, certificate, ledger, ledger[0], summary),
         *(summary.summary(), estimate(study, 1)),
         flatmin.rate_curve(data, training.architecture, runs=5, steps=300),
-        flatmin.Results(directory=folder / "study"),
+        *(flatmin.Results(directory=folder / "study"), verify_study(folder / "study")),
         *(atlases, atlas, atlas.orbits, atlas.basins, flip(data, 2), mode_orbit(2, 1.2)),
     ]
     return {f"{type(one).__name__}{i}": one for i, one in enumerate(found)}
@@ -168,6 +169,7 @@ def test_the_command_prints_the_record(records, table, folder, monkeypatch, caps
     assert printed("check", folder / "run") == f"{only(records, Ledger)}\n"
     assert printed("verify", folder / "proof.json") == f"{only(records, flatmin.Certificate)}\n"
     assert printed("study", "show", folder / "study") == f"{only(records, Overview)}\n"
+    assert printed("study", "verify", folder / "study") == f"{only(records, Verification)}\n"
     # What depends on the clock is left out: times, and what is done now.
     again = printed("study", "run", folder / "small.toml", "--out", folder / "study")
     timeless = [line for line in again.splitlines() if "finished" in line or "Folder" in line]

@@ -20,6 +20,7 @@ from flatmin.study import execute, plan, runner, store
 from flatmin.study.schema import ROWS_SCHEMA, TRACES_SCHEMA
 from flatmin.study.spec import parse_spec
 from flatmin.study.store import Store
+from flatmin.study.verification import verify_study
 from study_runs import SHARDS, SPEC, files, results, shard_files, write_spec
 
 SMALL = SPEC.replace("datasets = 12", "datasets = 3").replace("repetitions = 30", "repetitions = 5")
@@ -284,6 +285,52 @@ def test_an_edited_shard_is_never_used_and_is_run_again(whole, tmp_path, call, k
     assert summary.shards_run == 1
     assert "kept as" in notes[0]
     assert files(out) == files(whole)
+
+
+def test_a_whole_study_is_verified(whole, call):
+    found = verify_study(whole)
+    assert found.whole
+    assert (found.shards, found.faults, found.missing) == (len(shard_files(whole)), {}, 0)
+    code, out, _ = call("study", "verify", whole)
+    assert code == 0
+    assert "every one as it was written" in " ".join(out.split())
+
+
+def test_what_is_wrong_with_a_folder_is_said(whole, tmp_path, call):
+    out = copy(whole, tmp_path / "out")
+    first, second, third = shard_files(out)[:3]
+    rows = pq.read_metadata(second).num_rows
+    edited(first, lambda table: with_number(table, "distance"))
+    second.unlink()
+    (out / "traces" / third.name).unlink()
+    (out / "runs" / "mine.txt").write_text("mine")
+    found = verify_study(out)
+    assert found.faults == {
+        f"runs/{first.name}": "has other values in its column 'distance' than were written",
+        "runs/mine.txt": "is not part of this study",
+        f"traces/{third.name}": "is missing",
+    }
+    # The edited shard counts as there until it is read; the one without traces does not.
+    assert found.missing == rows + pq.read_metadata(third).num_rows
+    code, text, err = call("study", "verify", out, "--json")
+    assert (code, err) == (1, "")
+    assert json.loads(text)["faults"] == found.faults
+
+
+def test_missing_runs_are_always_said(whole, tmp_path, call):
+    out = copy(whole, tmp_path / "out")
+    path = shard_files(out)[0]
+    words = f"{pq.read_metadata(path).num_rows:,} runs of the study are missing"
+    path.unlink()
+    commands = {
+        "show": (),
+        "export": (tmp_path / "runs.csv",),
+        "plot": ("--out", tmp_path / "runs.png"),
+    }
+    for command, rest in commands.items():
+        code, text, _ = call("study", command, out, *rest)
+        assert code == 0
+        assert words in text
 
 
 @pytest.mark.parametrize("folder", ["runs", "traces"])

@@ -69,7 +69,9 @@ def export(
     ] = False,
 ) -> None:
     """Write all runs of a study into one file. In CSV a list has one column per layer."""
-    print(f"{out}: {_results(directory).export(out, traces)} rows")
+    results = _results(directory)
+    print(f"{out}: {results.export(out, traces)} rows")
+    _say(results.missing())
 
 
 def plot(
@@ -87,11 +89,28 @@ def plot(
     from flatmin.core.figures import save
     from flatmin.study.figures import study_figure
 
-    found = _results(directory).facets(x, y, by)
+    results = _results(directory)
+    found = results.facets(x, y, by)
     save(study_figure(found), path)
     print(f"figure: {path}")
     if found.pooled:
         print(found.note())
+    _say(results.missing())
+
+
+def verify(directory: _Directory, json: options.Json = False) -> None:
+    """Read every file of a study; exit code 1 if one is damaged or strange, or runs are missing."""
+    from flatmin.study.verification import verify_study
+
+    found = verify_study(directory)
+    print_record(found, json)
+    if not found.whole:
+        raise typer.Exit(1)
+
+
+def _say(line: str) -> None:
+    if line:
+        print(line)
 
 
 def _results(directory: str) -> Results:
@@ -100,5 +119,5 @@ def _results(directory: str) -> Results:
     return Results(directory=Path(directory))
 
 
-for command in (run, new, check, show, export, plot):
+for command in (run, new, check, show, export, plot, verify):
     study_app.command()(reading(command))

@@ -10,7 +10,16 @@ from flatmin.core.files import make_directory, writing
 from flatmin.core.pages import Page
 from flatmin.core.shown import Shown
 from flatmin.study.store import Store
-from flatmin.study.summary import Facets, Overview, facets, flat_frame, frame, overview, varied
+from flatmin.study.summary import (
+    Facets,
+    Overview,
+    facets,
+    flat_frame,
+    frame,
+    missing_note,
+    overview,
+    varied,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,7 +52,11 @@ class Results(Shown):
 
     def summary(self) -> Overview:
         """Counts, and means with 95 % bands per point of the grid."""
-        return overview(self.runs, self.store.learned_at)
+        return overview(self.runs, self.store.learned_at, self.store.missing())
+
+    def missing(self) -> str:
+        """How many runs of the study are not there, in words; nothing if all are."""
+        return missing_note(self.store.missing())
 
     def page(self) -> Page:
         """What `flatmin study show` prints."""

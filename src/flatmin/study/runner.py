@@ -151,7 +151,7 @@ def run_study(
     chosen = _chosen(shards, only)
     with live_bar(progress is True) as show, lock(folder):
         tell = progress if callable(progress) else None if show is None else bar_of(show)
-        store = Store.create_or_open(folder, study.canonical(), study.to_toml(), note)
+        store = Store.create_or_open(folder, study.canonical(), study.to_toml(), note, study.runs)
         done = _finished(store, shards)
         todo = [shard for shard in chosen if shard.id not in done]
         course = _Course(shards, done, store.counts(), tell)

@@ -90,6 +90,7 @@ class Store:
         self.directory = directory
         self.study_text: str = record["study"]
         self.study_hash: str = record["sha256"]
+        self.total_runs: int | None = record.get("runs")
         self._runs, self._traces = directory / "runs", directory / "traces"
         self._failures = directory / "failures"
 
@@ -102,7 +103,12 @@ class Store:
 
     @classmethod
     def create_or_open(
-        cls, directory: Path, study_text: str, spec_toml: str, note: Note | None = None
+        cls,
+        directory: Path,
+        study_text: str,
+        spec_toml: str,
+        note: Note | None = None,
+        runs: int | None = None,
     ) -> Store:
         """Begin a study in a locked directory, or continue the same one.
 
@@ -113,7 +119,8 @@ class Store:
             _check_same(directory, study_text, say)
         else:
             _write(directory / _SPEC, spec_toml.encode())
-            record = {"study": study_text, "sha256": hash_of(study_text), "versions": versions()}
+            record: dict[str, Any] = {"study": study_text, "sha256": hash_of(study_text)}
+            record |= {"versions": versions(), "runs": runs}
             _write(directory / _RECORD, (json.dumps(record, indent=2) + "\n").encode())
         store = cls(directory)
         for folder in (store._runs, store._traces, store._failures):
@@ -139,6 +146,28 @@ class Store:
         """The share of the excess risk of w = 0 at which runs of this study count as learned."""
         method = json.loads(self.study_text).get("method", {})
         return float(method.get("learned_at", LEARNED_AT))
+
+    def missing(self) -> int | None:
+        """Runs of the study that no whole shard holds; None where the total is not recorded."""
+        if self.total_runs is None:
+            return None
+        return self.total_runs - sum(shard_files.row_count(path) for path in self._run_files())
+
+    def faults(self) -> dict[str, str]:
+        """What is wrong with files in the study's folders, each read as a whole."""
+        found = {}
+        for folder in (self._runs, self._traces):
+            for path in sorted(folder.glob("[!.]*")):
+                wrong = "is not part of this study"
+                if shard_id(path) is not None:
+                    wrong = shard_files.deep_fault(path, self.study_hash) or ""
+                if wrong:
+                    found[f"{folder.name}/{path.name}"] = wrong
+        for path in self._runs.glob("shard-*"):
+            traces = self._traces / path.name
+            if not shard_files.fault(path, self.study_hash) and not self._complete(path):
+                found.setdefault(f"{self._traces.name}/{traces.name}", "is missing")
+        return found
 
     def finished(self) -> set[str]:
         """The shards that are complete."""
@@ -240,7 +269,12 @@ def _read_record(directory: Path) -> dict[str, Any]:
     path = directory / _RECORD
     try:
         record = json.loads(path.read_text())
-        if record["sha256"] == hash_of(record["study"]) and isinstance(record["versions"], dict):
+        if (
+            record["sha256"] == hash_of(record["study"])
+            and isinstance(record["versions"], dict)
+            and isinstance(record.get("runs"), int | None)
+            and isinstance(json.loads(record["study"]), dict)
+        ):
             return dict(record)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         pass

@@ -139,11 +139,13 @@ class Overview(Shown):
     counts: dict[str, int]
     points: tuple[Point, ...]
     learned_at: float
+    missing: int | None
 
     def contents(self) -> dict[str, Any]:
         """A row for each point: its place, counts and means."""
         rows = [one.place | {"counts": one.counts} | one.means for one in self.points]
-        return {"counts": self.counts, "points": rows, "learned_at": self.learned_at}
+        found = {"counts": self.counts, "points": rows, "learned_at": self.learned_at}
+        return found | {"missing": self.missing}
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{name.replace(' ', '_')}={n}" for name, n in self.counts.items())
@@ -161,7 +163,8 @@ class Overview(Shown):
             for point in self.points[:MOST_POINTS]
         ]
         names = [name.replace("_", " ") for name in self.points[0].place]
-        notes = [learned_note(self.learned_at)]
+        notes = [note for note in (missing_note(self.missing),) if note]
+        notes.append(learned_note(self.learned_at))
         if len(self.points) > MOST_POINTS:
             notes.append(f"{len(self.points) - MOST_POINTS} more points are not shown")
         return [
@@ -171,9 +174,16 @@ class Overview(Shown):
         ]
 
 
-def overview(table: pd.DataFrame, learned_at: float) -> Overview:
+def missing_note(missing: int | None) -> str:
+    """How many runs are not there, in words; nothing if all are, or the total is not known."""
+    return f"{missing:,} runs of the study are missing: run it again" if missing else ""
+
+
+def overview(table: pd.DataFrame, learned_at: float, missing: int | None = None) -> Overview:
     """A table of runs summed up."""
-    return Overview(counts=counts(table), points=tuple(points(table)), learned_at=learned_at)
+    return Overview(
+        counts=counts(table), points=tuple(points(table)), learned_at=learned_at, missing=missing
+    )
 
 
 @dataclass(frozen=True, eq=False)
