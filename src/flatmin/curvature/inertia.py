@@ -21,14 +21,21 @@ of layer k is positive exactly when sigma I > J'Q_{k-1}J, K = JJ'. Cost O(sum_k 
 never formed. For one output: N = Q (sigma - |b_k|^2 Q)^{-1} and
 Q_k = sigma (W_k + b_k a_k'/sigma) N (W_k + b_k a_k'/sigma)' + (|a_k|^2/sigma) I.
 
-Proof in floating point. Q_k grows, as matrices do, with Q_{k-1}, with K and with a_k'a_k, and every
-term is a sum of positive ones: sigma N = Q + Z'Z with LL' = sigma I - J'QJ and Z = L^{-1} J'Q. So it
-is enough to make each of them a little too large: to Q_k a multiple of the identity is added that
-bounds the roundings made on the way to it (norms below are Frobenius norms, u the unit roundoff, n
-a count of operations), and sigma I - J'QJ is lessened by what the factorisation may lose (as in
-`theory.certificate`). B_k and a_k come from `sweeps` with bounds on their own errors. If every
-factorisation runs to its end, all eigenvalues are below sigma: proved. If one does not, nothing is
-proved, nothing is refuted. Underflow is not considered.
+Proof in floating point. Q_k grows, as matrices do, with Q_{k-1}, with K and with a_k'a_k, and each
+term is a sum of positive ones: sigma N = Q + Z'Z with LL' = sigma I - J'QJ and Z = L^{-1} J'Q. So
+it is enough to make them a little too large: to Q_k a multiple of the identity is added that bounds
+the roundings made on the way to it (norms are Frobenius norms, u the unit roundoff times a count of
+operations), and sigma I - J'QJ is lessened by what the factorisation may lose (as in
+`theory.certificate`). If every factorisation runs to its end, all eigenvalues are below sigma:
+proved. If one does not, nothing is proved, nothing is refuted. Underflow is not considered.
+
+The errors of B_k and a_k themselves come from `sweeps`. An error e of B_k becomes eW_k + delta in
+B_{k-1}, with delta the roundings of that product. From e'e <= E follows, for every x > 0,
+
+    (eW + delta)'(eW + delta) <= (1 + x) W'EW + (1 + 1/x) |delta|^2 I,
+
+so a matrix E is carried along, x = 1/L, and |e|^2 <= tr E. A product of the layers' norms would
+bound the error too, but it overtakes the product's norm by powers of d.
 
 Shapes: a network is the first index everywhere.
 """
@@ -37,6 +44,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -45,218 +53,207 @@ from flatmin.core.arrays import Float, Yes
 from flatmin.data.regression import Regression
 from flatmin.network.architecture import Architecture
 
-Long = npt.NDArray[np.longdouble]
+Array = npt.NDArray[Any]
 
 UNIT = float(np.finfo(np.float64).eps)
 LONG_UNIT = float(np.finfo(np.longdouble).eps)
-_LONG = np.longdouble
+
+
+def _t(m: Array) -> Array:
+    return np.swapaxes(m, -1, -2)
+
+
+def norm(m: Array) -> Float:
+    """The Frobenius norm of each network's matrix."""
+    return np.asarray(np.sqrt(np.sum(np.square(m), axis=(-2, -1))), dtype=np.float64)
 
 
 @dataclass(frozen=True, eq=False)
 class Sweeps:
-    """B_k and a_k, k = 1..L, of a batch of linear networks, in the longest type and rounded.
+    """B_k and a_k, k = 1..L, of a batch of linear networks, in the longest floating-point type.
 
-    `b_error` and `a_error` bound the norm of the error of the rounded ones, `[network, layer]`;
-    `magnitudes` are B_k and a_k with absolute values in place of all numbers that enter.
+    `b_error` and `a_error` bound the norm of their errors, `[network, layer]`.
     """
 
     layers: Sequence[Float]
     sigma: Float
-    b_long: Sequence[Long]
-    a_long: Sequence[Long]
-    b: Sequence[Float]
-    a: Sequence[Float]
+    b: Sequence[Array]
+    a: Sequence[Array]
     b_error: Float
     a_error: Float
-    b_magnitude: Sequence[Float]
-    a_magnitude: Sequence[Float]
-    roundings: int
 
     def some(self, chosen: Yes) -> Sweeps:
         """Those of some networks."""
-        lists = (
-            [one[chosen] for one in many]
-            for many in (self.layers, self.b_long, self.a_long, self.b, self.a)
-        )
-        layers, b_long, a_long, b, a = lists
-        b_size, a_size = (
-            [one[chosen] for one in many] for many in (self.b_magnitude, self.a_magnitude)
-        )
-        return Sweeps(
-            layers,
-            self.sigma,
-            b_long,
-            a_long,
-            b,
-            a,
-            self.b_error[chosen],
-            self.a_error[chosen],
-            b_size,
-            a_size,
-            self.roundings,
-        )
+        layers, b, a = ([x[chosen] for x in xs] for xs in (self.layers, self.b, self.a))
+        return Sweeps(layers, self.sigma, b, a, self.b_error[chosen], self.a_error[chosen])
 
 
-def _t(m: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
-    return np.swapaxes(m, -1, -2)
+class Spread:
+    """The matrix E of an error that is carried through layers; see above."""
 
+    def __init__(self, networks: int, size: int, depth: int) -> None:
+        self._matrix = np.zeros((networks, size, size))
+        self._depth = depth
 
-def _norm(m: Float) -> Float:
-    """The Frobenius norm of each network's matrix."""
-    return np.asarray(np.sqrt(np.sum(m * m, axis=(-2, -1))))
+    def through(self, w: Float, added: Float) -> Float:
+        """On to e w + delta, |delta| <= added; returns a bound on the norm of the new error."""
+        matrix = (1.0 + 1.0 / self._depth) * (_t(w) @ self._matrix @ w)
+        extra = (1.0 + self._depth) * added**2
+        self._matrix = matrix + extra[:, None, None] * np.eye(matrix.shape[-1])
+        trace: Float = np.trace(self._matrix, axis1=1, axis2=2)
+        return np.asarray(1.01 * np.sqrt(trace))  # its own roundings are far below 1 %
 
 
 def sweeps(regression: Regression, architecture: Architecture, flat: Float) -> Sweeps:
-    """Two sweeps in the longest floating-point type, and two of absolute values."""
-    layers = architecture.split(flat)
+    """Two sweeps in the longest type, with the errors they make."""
+    layers, long = architecture.split(flat), architecture.split(flat.astype(np.longdouble))
     last = np.eye(architecture.widths[-1]) if architecture.output is None else architecture.p[None]
-    target = np.atleast_2d(regression.w_star.T)
-    sigma = regression.sigma
-    b_long, a_long = _both([w.astype(_LONG) for w in layers], last, target, sigma, -1.0)
-    b_size, a_size = _both([abs(w) for w in layers], abs(last), abs(target), abs(sigma), 1.0)
-    b, a = ([x.astype(np.float64) for x in xs] for xs in (b_long, a_long))
-    # Along each path through the sums one rounding a factor and one a term.
-    roundings = 2 * (sum(architecture.widths) + architecture.inputs + 2 * architecture.depth + 2)
-    loss = roundings * LONG_UNIT
-    b_error = [UNIT * _norm(x) + loss * _norm(y) for x, y in zip(b, b_size, strict=True)]
-    a_error = [UNIT * _norm(x) + loss * _norm(y) for x, y in zip(a, a_size, strict=True)]
-    return Sweeps(
-        layers,
-        sigma,
-        b_long,
-        a_long,
-        b,
-        a,
-        np.stack(b_error, axis=1),
-        np.stack(a_error, axis=1),
-        b_size,
-        a_size,
-        roundings,
-    )
-
-
-def _both(
-    layers: Sequence[npt.NDArray[np.floating]],
-    last: Float,
-    target: Float,
-    sigma: Float,
-    sign: float,
-) -> tuple[list[npt.NDArray[np.floating]], list[npt.NDArray[np.floating]]]:
-    """B_1..B_L and a_1..a_L, with B_0 + sign P* for B_0 - P*."""
-    kind = layers[0].dtype
-    b = [np.broadcast_to(last.astype(kind), (len(layers[0]), *last.shape))]
-    for w in reversed(layers):
-        b.append(b[-1] @ w)
+    networks, depth, sigma = len(flat), architecture.depth, regression.sigma
+    sizes = [norm(w) for w in layers]
+    b: list[Array] = [np.broadcast_to(last.astype(np.longdouble), (networks, *last.shape))]
+    spread = Spread(networks, last.shape[1], depth + 1)
+    b_error = [np.zeros(networks)]
+    for k in range(depth - 1, -1, -1):
+        added = _lost(layers[k].shape[1]) * sizes[k] * norm(b[-1])
+        b.append(b[-1] @ long[k])
+        b_error.append(spread.through(layers[k], added))
     b.reverse()
-    g = 2.0 * ((b[0] + sign * target) @ sigma.astype(kind))
-    a = [_t(g)]
-    for w in layers[:-1]:
-        a.append(w @ a[-1])
-    return b[1:], a
+    b_error.reverse()
+    off = b[0] - np.atleast_2d(regression.w_star.T)
+    g = 2.0 * (off @ sigma.astype(np.longdouble))
+    twice = np.broadcast_to(2.0 * sigma, (networks, *sigma.shape))
+    added = _lost(len(sigma)) * norm(twice) * (norm(off) + norm(b[0]))
+    a, a_error = [_t(g)], [spread.through(twice, added)]
+    for k in range(depth - 1):
+        added = _lost(layers[k].shape[2]) * sizes[k] * norm(a[-1])
+        a.append(long[k] @ a[-1])
+        a_error.append(spread.through(_t(layers[k]), added))
+    errors = (np.stack(x, axis=1) for x in (b_error[1:], a_error))
+    return Sweeps(layers, sigma, b[1:], a, *errors)
+
+
+def _lost(terms: int) -> float:
+    """What a product of so many terms an entry loses, in the longest type."""
+    return (terms + 4) * LONG_UNIT
 
 
 def quotient(found: Sweeps, vectors: Sequence[Float]) -> tuple[Float, Float]:
-    """Rayleigh quotients V'HV / |V|^2 and bounds on their errors; V as layers, not zero.
+    """Rayleigh quotients V'HV / |V|^2 and bounds on their errors; V as layers, not zero."""
+    depth, networks = len(found.layers), len(found.layers[0])
+    long = [v.astype(np.longdouble) for v in vectors]
+    m, rows = found.b[-1].shape[1:]
+    c: Array = np.zeros((networks, m, rows), dtype=np.longdouble)
+    spread = Spread(networks, rows, depth + 1)
+    c_error = total = error = np.zeros(networks)
+    for k in range(depth - 1, -1, -1):
+        w, v, a, b = found.layers[k], long[k], found.a[k], found.b[k]
+        seen = c @ v
+        total = total + 2.0 * np.einsum("nij,nji->n", seen, a)
+        v_norm, c_norm, a_norm, b_norm = norm(v), norm(c), norm(a), norm(b)
+        a_error, b_error = found.a_error[:, k], found.b_error[:, k]
+        error = error + 2.0 * norm(seen) * a_error
+        error = error + 2.0 * c_error * v_norm * (a_norm + a_error)
+        lost = _lost(sum(w.shape[1:]) + m)
+        error = error + 2.0 * lost * c_norm * v_norm * a_norm
+        added = v_norm * b_error + lost * (c_norm * norm(w) + b_norm * v_norm)
+        c = c @ w.astype(np.longdouble) + b @ v
+        c_error = spread.through(w, added)
+    pulled = c @ (2.0 * found.sigma).astype(np.longdouble)
+    total = total + np.einsum("nij,nij->n", pulled, c)
+    size = norm(found.sigma[None])
+    error = error + c_error * (2.0 * norm(pulled) + 2.0 * size * c_error)
+    error = error + 4.0 * _lost(m * len(found.sigma)) * size * norm(c) ** 2
+    square = sum(np.sum(np.square(v), axis=(1, 2)) for v in long)
+    value = total / square
+    error = 1.01 * error / square + _lost(found.layers[0][0].size) * abs(value) + UNIT * abs(value)
+    return value.astype(np.float64), np.asarray(error, dtype=np.float64)
 
-    In the longest type; the bound is the same sum with absolute values, times the roundings along
-    a path.
-    """
-    value = _form(found, vectors, found.layers, found.b_long, found.a_long, found.sigma, _LONG)
-    size = _form(
-        found,
-        [abs(v) for v in vectors],
-        [abs(w) for w in found.layers],
-        found.b_magnitude,
-        found.a_magnitude,
-        abs(found.sigma),
-        np.float64,
-    )
-    norm = sum(np.sum(np.square(v.astype(_LONG)), axis=(1, 2)) for v in vectors)
-    error = found.roundings * LONG_UNIT * size / norm + 2 * UNIT * abs(value / norm)
-    return (value / norm).astype(np.float64), error.astype(np.float64)
 
-
-def _form(found, vectors, layers, b, a, sigma, kind):  # type: ignore[no-untyped-def]
-    """V'HV by the sums that head this module."""
-    c, total = None, 0.0
-    for k in range(len(layers) - 1, -1, -1):
-        v = vectors[k].astype(kind)
-        if c is not None:
-            total = total + 2.0 * np.einsum("nij,njk,nki->n", c, v, a[k])
-        step = b[k] @ v
-        c = step if c is None else c @ layers[k].astype(kind) + step
-    return total + 2.0 * np.sum((c @ sigma.astype(kind)) * c, axis=(1, 2))
+def norm_bound(found: Sweeps) -> Float:
+    """A bound on the norm of H, errors included; 0 only where H is 0."""
+    depth, networks = len(found.layers), len(found.layers[0])
+    reach = Spread(networks, found.layers[-1].shape[1], depth)
+    largest, total = np.zeros(networks), np.zeros(networks)
+    for k in range(depth - 1, -1, -1):
+        total = total + 2.0 * largest * (norm(found.a[k]) + found.a_error[:, k])
+        largest = reach.through(found.layers[k], norm(found.b[k]) + found.b_error[:, k])
+    return np.asarray(total + 2.0 * np.linalg.norm(found.sigma) * largest**2)
 
 
 def all_below(found: Sweeps, sigma: Float) -> Yes:
     """Whether all eigenvalues of each network's Hessian are proved to be below its sigma > 0."""
     d, m = found.sigma.shape[0], found.b[0].shape[1]
     networks = len(sigma)
-    q = np.broadcast_to(2.0 * np.kron(np.eye(m), found.sigma), (networks, m * d, m * d)).copy()
-    q[:, np.arange(m * d), np.arange(m * d)] += 2.0 * UNIT * np.trace(found.sigma)
-    proved = np.asarray((sigma > 0.0) & np.isfinite(sigma))
+    q = np.broadcast_to(2.0 * np.kron(np.eye(m), found.sigma), (networks, m * d, m * d))
+    proved: Yes = np.asarray((sigma > 0.0) & np.isfinite(sigma))
     sigma = np.where(proved, sigma, 1.0)
     for k, w in enumerate(found.layers):
         rows, columns = w.shape[1:]
         n = m * columns
-        u = UNIT * (2 * n + 8)
-        b, a = found.b[k], found.a[k]
-        b_error, a_error = found.b_error[:, k], found.a_error[:, k]
-        b_norm, a_norm = _norm(b), _norm(a)
-        j = _root(b @ _t(b), (2 * b_error + (rows + m) * 4 * UNIT * b_norm) * b_norm + b_error**2)
-        lifted = np.einsum("nij,cd->nicjd", j, np.eye(columns)).reshape(networks, n, n)
-        seen = _t(lifted) @ q
-        pivot = -seen @ lifted
-        q_norm, j_norm = _norm(q), _norm(lifted)
-        trace = n * sigma
-        shift = 2 * u * (j_norm**2 * q_norm + trace)
-        pivot[:, np.arange(n), np.arange(n)] += (sigma - shift)[:, None]
-        factor, positive = _cholesky(0.5 * (pivot + _t(pivot)))
+        u = UNIT * (n // 2 + 4)
+        b, a = found.b[k].astype(np.float64), found.a[k].astype(np.float64)
+        b_norm, a_norm = norm(b), norm(a)
+        b_error = found.b_error[:, k] + UNIT * b_norm
+        a_error = found.a_error[:, k] + UNIT * a_norm
+        j = _root(b @ _t(b), (2 * b_error + (rows + m) * UNIT * b_norm) * b_norm + b_error**2)
+        j = np.einsum("nij,cd->nicjd", j, np.eye(columns)).reshape(networks, n, n)
+        seen = _t(j) @ q
+        pivot = -seen @ j
+        q_norm, j_norm = norm(q), norm(j)
+        shift = 2 * u * (j_norm**2 * q_norm + n * sigma)
+        pivot = 0.5 * (pivot + _t(pivot)) + (sigma - shift)[:, None, None] * np.eye(n)
+        factor, positive = _cholesky(pivot)
         proved &= positive
         if k == len(found.layers) - 1 or not proved.any():
             break
         inverse = np.linalg.inv(factor)
         z = inverse @ seen
-        n_hat = q + _t(z) @ z
-        condition = _norm(factor) * _norm(inverse)
-        z_norm = _norm(z)
-        z_error = u * (condition * z_norm + _norm(inverse) * j_norm * q_norm)
-        error = (2 * z_norm + z_error) * z_error + u * (z_norm**2 + q_norm)
+        inner = q + _t(z) @ z  # sigma N
+        z_norm, z_two, inner_norm, inner_two = norm(z), _two(z), norm(inner), _two(inner)
+        z_error = 2 * u * _two(inverse) * (norm(factor) * z_norm + j_norm * q_norm)
+        inner_error = (2 * z_two + z_error) * z_error + u * (z_norm**2 + q_norm)
         # Psi as a matrix from C (m x rows) to m x columns.
-        psi = np.einsum("ij,nrc->nicjr", np.eye(m), w) + np.einsum(
-            "nir,ncj->nicjr", b, a / sigma[:, None, None]
-        )
+        psi = np.einsum("ij,nrc->nicjr", np.eye(m), w)
+        psi = psi + np.einsum("nir,ncj->nicjr", b, a / sigma[:, None, None])
         psi = psi.reshape(networks, n, m * rows)
-        both = b_norm * a_error + b_error * a_norm + b_error * a_error
-        psi_error = (both + 4 * UNIT * b_norm * a_norm) / sigma + UNIT * np.sqrt(m) * _norm(w)
-        psi_norm, n_norm = _norm(psi), _norm(n_hat)
-        add = np.einsum("nij,rs->nirjs", _t(a) @ a / sigma[:, None, None], np.eye(rows))
-        add_error = (2 * a_error * a_norm + a_error**2 + u * a_norm**2) / sigma
-        q = _t(psi) @ n_hat @ psi + add.reshape(networks, m * rows, m * rows)
-        error = psi_norm**2 * error + psi_error * (2 * psi_norm + psi_error) * (n_norm + error)
-        error = 2 * (error + 2 * u * psi_norm**2 * n_norm + add_error + UNIT * _norm(q))
-        q = 0.5 * (q + _t(q))
-        q[:, np.arange(m * rows), np.arange(m * rows)] += error[:, None]
+        psi_error = b_norm * a_error + b_error * (a_norm + a_error) + 4 * UNIT * b_norm * a_norm
+        psi_error = psi_error / sigma + np.sqrt(m) * UNIT * norm(w)
+        psi_norm, psi_two = norm(psi), _two(psi)
+        last = _t(a) @ a / sigma[:, None, None]
+        last = np.einsum("nij,rs->nirjs", last, np.eye(rows)).reshape(networks, m * rows, -1)
+        half = inner @ psi
+        q = _t(psi) @ half + last
+        error = psi_two**2 * inner_error
+        error += psi_error * (2 * _two(half) + psi_error * inner_two + 2 * psi_two * inner_error)
+        error += u * psi_norm * (psi_two * inner_norm + norm(half)) + 2 * UNIT * norm(q)
+        error += (2 * a_error * a_norm + a_error**2 + u * a_norm**2) / sigma
+        q = 0.5 * (q + _t(q)) + 2 * error[:, None, None] * np.eye(m * rows)
     return proved
 
 
+def _two(m: Array) -> Float:
+    """The spectral norm of each network's matrix, or a little more."""
+    m = np.where(np.isfinite(m).all(axis=(1, 2), keepdims=True), m, 0.0)
+    return np.asarray(1.01 * np.linalg.norm(m, 2, axis=(1, 2)))
+
+
 def _root(gram: Float, error: Float) -> Float:
-    """J with JJ' >= gram + error for each network; the eigenvectors' own rounding is added."""
+    """J with JJ' >= gram + error I for each network; the eigenvectors' own rounding is added."""
     values, vectors = np.linalg.eigh(gram)
-    trace = np.trace(gram, axis1=1, axis2=2)
-    values = np.maximum(values, 0.0) + (error + 16 * len(gram[0]) * UNIT * trace)[:, None]
+    size = 16 * gram.shape[1] * UNIT * np.trace(gram, axis1=1, axis2=2)
+    values = np.maximum(values, 0.0) + (error + size)[:, None]
     return np.asarray(vectors * np.sqrt(values)[:, None, :])
 
 
 def _cholesky(matrices: Float) -> tuple[Float, Yes]:
     """The factors, and which there are; the identity stands for one that there is not."""
-    usable = np.isfinite(matrices).all(axis=(1, 2))
+    usable: Yes = np.asarray(np.isfinite(matrices).all(axis=(1, 2)))
+    factors = np.broadcast_to(np.eye(matrices.shape[1]), matrices.shape).copy()
     try:
         if usable.all():
-            return np.linalg.cholesky(matrices), usable
+            return np.asarray(np.linalg.cholesky(matrices)), usable
     except np.linalg.LinAlgError:
         pass
-    factors = np.broadcast_to(np.eye(matrices.shape[1]), matrices.shape).copy()
     for i in np.flatnonzero(usable):
         try:
             factors[i] = np.linalg.cholesky(matrices[i])

@@ -32,6 +32,7 @@ class NonlinearHessian(FlatHessian):
 
     def __init__(self, samples: Samples, architecture: Architecture, flat: Float) -> None:
         self._architecture = architecture
+        self._made_of = samples, architecture, flat
         self._layers = architecture.split(flat)
         self.networks, self.dimension = flat.shape
         phi, n = architecture.activation, samples.X.shape[0]
@@ -62,6 +63,11 @@ class NonlinearHessian(FlatHessian):
             [delta @ _t(h) for delta, h in zip(self._delta, self._h, strict=True)]
         )
 
+    def longer(self) -> NonlinearHessian:
+        """The same in the longest floating-point type."""
+        samples, architecture, flat = self._made_of
+        return NonlinearHessian(samples, architecture, flat.astype(np.longdouble))
+
     def product(self, vectors: Float) -> Float:
         """H V by the recursions above."""
         v = self._architecture.split(vectors)
@@ -80,4 +86,4 @@ class NonlinearHessian(FlatHessian):
             inner = _t(v[k + 1]) @ self._delta[k + 1] + _t(self._layers[k + 1]) @ d_delta
             d_delta = self._bend[k] * dz[k] * self._back[k] + self._slope[k] * inner
             out.append(d_delta @ _t(self._h[k]) + self._delta[k] @ _t(dh[k]))
-        return self._architecture.join(out[::-1])
+        return np.concatenate([x.reshape(len(x), -1) for x in out[::-1]], axis=1)

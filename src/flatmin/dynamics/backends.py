@@ -231,6 +231,7 @@ class SamplesBackend:
             self._problem,
             Ensemble.from_flat(self._architecture, flat),
             tolerance=tolerance,
+            certify=False,
             # A little of everything, so that an eigenvector that overtakes is noticed.
             start=start + 0.1 * self._probe(),
         )
