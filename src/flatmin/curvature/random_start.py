@@ -108,6 +108,7 @@ def _room(values: Float, beta: Float, dimension: int, size: Float) -> Float:
     low = np.minimum(high, -80.0)
     for _ in range(60):
         middle = 0.5 * (low + high)
-        over = np.sum(np.log(gaps + np.exp(middle)[:, None]), axis=1) > bound
+        with np.errstate(divide="ignore"):
+            over = np.sum(np.log(gaps + np.exp(middle)[:, None]), axis=1) > bound
         low, high = np.where(over, low, middle), np.where(over, middle, high)
     return np.where(exhausted, below, np.exp(high) * scale[:, 0] + below)
