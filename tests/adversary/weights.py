@@ -19,14 +19,13 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from adversary.dense import hessian, largest_eigenvalue  # noqa: E402
-
-from flatmin.core.errors import FlatminError  # noqa: E402
-from flatmin.curvature import sharpness  # noqa: E402
-from flatmin.data.samples import Samples  # noqa: E402
-from flatmin.network.activations import ACTIVATIONS  # noqa: E402
-from flatmin.network.architecture import Architecture  # noqa: E402
-from flatmin.network.ensemble import Ensemble  # noqa: E402
+from adversary.dense import hessian, largest_eigenvalue
+from flatmin.core.errors import FlatminError
+from flatmin.curvature import sharpness
+from flatmin.data.samples import Samples
+from flatmin.network.activations import ACTIVATIONS
+from flatmin.network.architecture import Architecture
+from flatmin.network.ensemble import Ensemble
 
 GROUP = 10
 GROSS = 1e-3
@@ -194,8 +193,11 @@ def run(cases, seed=0, first=0):
         network, problem, made = group(seed, number)
         ensemble = Ensemble.from_matrices(network, [layers for _, layers in made])
         found = sharpness(problem, ensemble)
-        alone = sharpness(problem, made[0][1], network.p if network.output else None) \
-            if network.linear else sharpness(problem, ensemble[:1])[0]
+        alone = (
+            sharpness(problem, made[0][1], network.p if network.output else None)
+            if network.linear
+            else sharpness(problem, ensemble[:1])[0]
+        )
         for i, (kind, layers) in enumerate(made):
             place = number * GROUP + i
             if not first <= place < first + cases:

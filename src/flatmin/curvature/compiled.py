@@ -6,9 +6,11 @@ import numpy as np
 
 from flatmin.core.arrays import Float
 from flatmin.core.threads import over_blocks
+from flatmin.curvature.interval import judged
 from flatmin.curvature.linear import LinearHessian
-from flatmin.curvature.record import Sharpness
+from flatmin.curvature.record import INERTIA, Sharpness
 from flatmin.data.regression import Regression
+from flatmin.lanes.inertia import blocks_interval
 from flatmin.lanes.sharpness import BASIS, blocks_sharpness, layout, start_vector
 from flatmin.network.ensemble import Ensemble
 
@@ -19,8 +21,12 @@ def ensemble_sharpness(
     tolerance: float,
     max_products: int,
     start: Float | None = None,
+    certify: bool = True,
 ) -> Sharpness:
-    """The records of an ensemble of linear networks with one output."""
+    """The records of an ensemble of linear networks with one output.
+
+    Their intervals are those of `lanes.inertia`, with an infinite high end where it proves nothing.
+    """
     architecture, table = ensemble.architecture, layout(ensemble.architecture)
     blocks, _, lanes = ensemble.lanes.shape
     dimension = int(table[-1, 0] + table[-1, 1] + table[-1, 5])
@@ -53,10 +59,30 @@ def ensemble_sharpness(
         ),
         blocks,
     )
+    if certify:
+        low, high = np.empty((2, blocks, lanes))
+        over_blocks(
+            lambda first, last: blocks_interval(
+                (0.0,) * lanes,
+                ensemble.lanes,
+                table,
+                regression.sigma,
+                regression.w_star,
+                architecture.p,
+                vectors,
+                0.9 * tolerance,
+                value,
+                low,
+                high,
+                first,
+                last,
+            ),
+            blocks,
+        )
     n = len(ensemble)
     coordinates = vectors.transpose(0, 2, 1).reshape(-1, dimension)[:n]
     values, residuals = value.ravel()[:n], residual.ravel()[:n]
-    return Sharpness(
+    record = Sharpness(
         values,
         residuals,
         products.ravel()[:n].astype(np.int64),
@@ -64,3 +90,7 @@ def ensemble_sharpness(
         np.zeros(n, dtype=bool),
         hessian.lift(coordinates),
     )
+    if not certify:
+        return record
+    ends = np.maximum(low.ravel()[:n], 0.0), high.ravel()[:n]
+    return judged(record, *ends, INERTIA, tolerance)

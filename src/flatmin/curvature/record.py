@@ -54,6 +54,11 @@ class Sharpness(Plain):
         """A field as an array, one entry per network."""
         return np.broadcast_to(getattr(self, name), np.shape(np.atleast_1d(self.value)))
 
+    def some(self, which: Any) -> Sharpness:
+        """The record of some networks of an ensemble."""
+        chosen: dict[str, Any] = {name: self._each(name)[which] for name in _EACH}
+        return replace(self, vector=np.array(self.vector)[which], **chosen)
+
     def with_some(self, which: Any, other: Sharpness) -> Sharpness:
         """The record with that of another ensemble in the places `which`."""
         changed: dict[str, Any] = {name: np.array(self._each(name)) for name in _EACH}

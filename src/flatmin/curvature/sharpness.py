@@ -152,7 +152,7 @@ def _solve(
     if method == "auto" and lanes:
         from flatmin.curvature.compiled import ensemble_sharpness
 
-        record = ensemble_sharpness(regression, ensemble, tolerance, max_products, start)
+        record = ensemble_sharpness(regression, ensemble, tolerance, max_products, start, certify)
     else:
         hessian = hessian_at(problem, ensemble)
         if method == "dense":
@@ -162,7 +162,11 @@ def _solve(
             record = _iterated(hessian, method, tolerance, max_products, start)
     if not certify:
         return record
-    record = linear_interval(regression, ensemble, record, tolerance)
+    left = ~np.broadcast_to(record.converged, len(ensemble))
+    if left.any():
+        record = record.with_some(
+            left, linear_interval(regression, ensemble[left], record.some(left), tolerance)
+        )
     if method != "auto" or architecture.parameters > min(_REPAIR_PARAMETERS, max_products):
         return record
     # Wider than rounding makes it: another eigenvalue may be larger. Look at all of them.
