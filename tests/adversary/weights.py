@@ -115,7 +115,7 @@ def weights(rng, network, problem):
             scale * np.eye(*shape) + noise * rng.standard_normal(shape) for shape in network.shapes
         ]
     elif kind == "huge or tiny":
-        layers = gaussian(rng, network, 10.0 ** rng.uniform(-12, 12))
+        layers = gaussian(rng, network, 10.0 ** rng.uniform(-30, 12))
     elif kind == "unbalanced":
         layers = [10.0 ** rng.uniform(-5, 5) * w for w in layers]
     elif kind in ("minimiser", "near minimiser"):

@@ -6,7 +6,7 @@ import numpy as np
 
 from flatmin.core.arrays import Float
 from flatmin.core.threads import over_blocks
-from flatmin.curvature.interval import judged
+from flatmin.curvature.interval import in_range, judged
 from flatmin.curvature.linear import LinearHessian
 from flatmin.curvature.record import INERTIA, Sharpness
 from flatmin.data.regression import Regression
@@ -92,5 +92,5 @@ def ensemble_sharpness(
     )
     if not certify:
         return record
-    ends = np.maximum(low.ravel()[:n], 0.0), high.ravel()[:n]
+    ends = np.maximum(low.ravel()[:n], 0.0), in_range(high.ravel()[:n])
     return judged(record, *ends, INERTIA, tolerance)

@@ -169,8 +169,19 @@ def quotient(found: Sweeps, vectors: Sequence[Float]) -> tuple[Float, Float]:
     return value.astype(np.float64), np.asarray(error, dtype=np.float64)
 
 
+def vanishes(found: Sweeps) -> Yes:
+    """Where H is 0: no path of layers that are not leads to Sigma or to an a_k that is not."""
+    reached: Any = False
+    seen: Any = False
+    for k in range(len(found.layers) - 1, -1, -1):
+        seen |= reached & (np.any(found.a[k] != 0, axis=(1, 2)) | (found.a_error[:, k] > 0))
+        begins = np.any(found.b[k] != 0, axis=(1, 2)) | (found.b_error[:, k] > 0)
+        reached = (reached & np.any(found.layers[k] != 0, axis=(1, 2))) | begins
+    return np.asarray(~(seen | reached))
+
+
 def norm_bound(found: Sweeps) -> Float:
-    """A bound on the norm of H, errors included; 0 only where H is 0."""
+    """A bound on the norm of H, errors included."""
     depth, networks = len(found.layers), len(found.layers[0])
     reach = Spread(networks, found.layers[-1].shape[1], depth)
     largest, total = np.zeros(networks), np.zeros(networks)

@@ -36,10 +36,11 @@ from flatmin.curvature.inertia import (
     norm_bound,
     quotient,
     sweeps,
+    vanishes,
 )
 from flatmin.curvature.lanczos import lanczos
 from flatmin.curvature.nonlinear import NonlinearHessian
-from flatmin.curvature.operators import Hessian
+from flatmin.curvature.operators import FlatHessian, Hessian
 from flatmin.curvature.random_start import CHANCE, Found, random_start
 from flatmin.curvature.record import EXACT, INERTIA, NONE, RANDOM, Sharpness
 from flatmin.data.regression import Regression
@@ -47,6 +48,7 @@ from flatmin.network.ensemble import Ensemble
 
 PROBES = 3
 _LARGEST_STATE = 1500
+_TINY = 1e-100
 _NETWORKS = 256
 
 
@@ -83,11 +85,16 @@ def linear_interval(
         low[part], value = low_end(found, architecture.split(record.vector[part]))
         if state * outputs <= _LARGEST_STATE:
             high[part] = high_end(found, value, tolerance)
-        high[part][norm_bound(found) == 0.0] = 0.0
+        high[part][vanishes(found)] = 0.0
     before = np.broadcast_to(record.high, high.shape)
     proof = np.where(before < high, record.proof, INERTIA)
     low = np.maximum(low, record.low)
-    return judged(record, low, np.minimum(high, before), proof, tolerance)
+    return judged(record, low, in_range(np.minimum(high, before)), proof, tolerance)
+
+
+def in_range(high: Float) -> Float:
+    """High ends without those so small that squares on the way to them may have underflowed."""
+    return np.where((high > 0.0) & (high < _TINY), np.inf, high)
 
 
 def linear_spectrum(
@@ -169,15 +176,17 @@ def searched(
     from a random start of more."""
     if hessian.dimension <= min(small, max_products):
         return whole_spectrum(hessian, hessian.dimension, measured_rounding(hessian), tolerance)
-    found = random_start(hessian, tolerance, max_products)
+    scaled = Scaled(hessian)
+    found = random_start(scaled, tolerance, max_products)
     value, residual, products, vector = found.value, found.residual, found.products, found.vector
     left = max_products - int(products.max())
     if np.any(residual > tolerance * np.abs(value)) and left > 2:
-        better = lanczos(hessian, vector, tolerance, left)
+        better = lanczos(scaled, vector, tolerance, left)
         value, residual, vector = better[0], better[1], better[3]
         products = products + better[2]
+    value, residual = scaled.scale * value, scaled.scale * residual
     record = Sharpness(value, residual, products, "lanczos", False, vector)
-    return _from_random_start(hessian, found, record, tolerance)
+    return _from_random_start(hessian, scaled.scale, found, record, tolerance)
 
 
 def measured_rounding(hessian: NonlinearHessian) -> Float:
@@ -190,9 +199,9 @@ def measured_rounding(hessian: NonlinearHessian) -> Float:
     for probe in generator(0, "rounding").standard_normal((PROBES, n)):
         vectors = np.tile(probe / np.linalg.norm(probe), (hessian.networks, 1))
         image = longer.product(vectors)
-        error = np.linalg.norm((hessian.product(vectors) - image).astype(np.float64), axis=1)
-        floor = UNIT * np.linalg.norm(image.astype(np.float64), axis=1)
-        largest = np.maximum(largest, np.maximum(error, floor))
+        error = np.sqrt(np.sum(np.square(hessian.product(vectors) - image), axis=1))
+        floor = UNIT * np.sqrt(np.sum(np.square(image), axis=1))
+        largest = np.maximum(largest, np.maximum(error, floor).astype(np.float64))
     return np.asarray(largest * np.sqrt(2 * n / np.pi) / CHANCE ** (1 / PROBES))
 
 
@@ -200,16 +209,37 @@ def bounded_above(
     hessian: NonlinearHessian, record: Sharpness, tolerance: float, max_products: int
 ) -> Sharpness:
     """The interval of non-linear networks whose record came from a start vector of someone's."""
-    found = random_start(hessian, tolerance, max_products)
-    return _from_random_start(hessian, found, record, tolerance)
+    scaled = Scaled(hessian)
+    found = random_start(scaled, tolerance, max_products)
+    return _from_random_start(hessian, scaled.scale, found, record, tolerance)
 
 
 def _from_random_start(
-    hessian: NonlinearHessian, found: Found, record: Sharpness, tolerance: float
+    hessian: NonlinearHessian, scale: Float, found: Found, record: Sharpness, tolerance: float
 ) -> Sharpness:
     usable = np.isfinite(record.value) & np.isfinite(found.value)
-    rounding = measured_rounding(hessian) + 8 * UNIT * found.products * found.size
-    low = np.maximum(np.maximum(record.value, found.value) - rounding, 0.0)
-    high = np.maximum(found.value + found.room, record.value) + rounding
+    rounding = measured_rounding(hessian) + 8 * UNIT * found.products * (scale * found.size)
+    low = np.maximum(np.maximum(record.value, scale * found.value) - rounding, 0.0)
+    high = np.maximum(scale * (found.value + found.room), record.value) + rounding
     low, high = np.where(usable, low, 0.0), np.where(usable, high, np.inf)
     return judged(record, low, high, RANDOM, tolerance)
+
+
+class Scaled(FlatHessian):
+    """A Hessian over a power of two for each network, so that squares stay in range of numbers."""
+
+    def __init__(self, hessian: NonlinearHessian) -> None:
+        self._hessian = hessian
+        self.networks, self.dimension = hessian.networks, hessian.dimension
+        probe = generator(0, "rounding").standard_normal(self.dimension)
+        with np.errstate(over="ignore", invalid="ignore"):
+            size = np.abs(hessian.product(np.tile(probe, (self.networks, 1)))).max(axis=1)
+        self.scale = np.ldexp(1.0, np.frexp(np.where(np.isfinite(size), size, 1.0))[1])
+
+    def gradient(self) -> Float:
+        """That of the Hessian itself."""
+        return self._hessian.gradient()
+
+    def product(self, vectors: Float) -> Float:
+        """H v / scale."""
+        return self._hessian.product(vectors) / self.scale[:, None]
