@@ -226,4 +226,5 @@ def _with_error(record: Any) -> str:
 
     if not isfinite(record.value):
         return "none: the weights are too large"
-    return f"{number(record.value)} +- {record.residual:.1e}"
+    certain = "" if record.converged else ", not certain to be the largest"
+    return f"{number(record.value)} +- {record.residual:.1e}{certain}"

@@ -175,7 +175,9 @@ def searched(
     """The record of non-linear networks: the whole spectrum of up to `small` parameters, a search
     from a random start of more."""
     if hessian.dimension <= min(small, max_products):
-        return whole_spectrum(hessian, hessian.dimension, measured_rounding(hessian), tolerance)
+        rounding = measured_rounding(hessian)
+        record = whole_spectrum(hessian, hessian.dimension, rounding, tolerance)
+        return replace(record, chance=np.where(record.proof == NONE, 1.0, CHANCE))
     scaled = Scaled(hessian)
     found = random_start(scaled, tolerance, max_products)
     value, residual, products, vector = found.value, found.residual, found.products, found.vector

@@ -171,11 +171,12 @@ def _solve(
         return record
     # Wider than rounding makes it: another eigenvalue may be larger. Look at all of them.
     wide = record.high - record.low > max(tolerance, _WIDE) * record.value
-    if wide.any():
-        some = ensemble[wide]
-        other = linear_spectrum(regression, some, hessian_at(problem, some), tolerance)
-        other = linear_interval(regression, some, other, tolerance)
-        record = record.with_some(wide, other)
+    for i in np.flatnonzero(
+        wide
+    ).tolist():  # one by one: bits do not depend on which others are wide
+        alone = ensemble[[i]]
+        other = linear_spectrum(regression, alone, hessian_at(problem, alone), tolerance)
+        record = record.with_some([i], linear_interval(regression, alone, other, tolerance))
     return record
 
 
