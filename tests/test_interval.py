@@ -87,7 +87,14 @@ def test_an_eigenvector_that_is_not_the_top_one_proves_nothing_and_is_repaired(a
     apart = below < top * (1 - 1e-6)  # a repeated top is a top
     assert apart.any()
     value = np.maximum(below, 0.0)
-    given = Sharpness(value, 0.0 * value, 1, "lanczos", False, second)
+    given = Sharpness(
+        value=value,
+        residual=0.0 * value,
+        products=1,
+        method="lanczos",
+        converged=False,
+        vector=second,
+    )
     judged = linear_interval(samples.regression(), ensemble, given, 1e-10)
     assert not judged.converged[apart].any()
     assert (judged.high[apart] >= top[apart] * (1 - 1e-12)).all()

@@ -83,12 +83,12 @@ def ensemble_sharpness(
     coordinates = vectors.transpose(0, 2, 1).reshape(-1, dimension)[:n]
     values, residuals = value.ravel()[:n], residual.ravel()[:n]
     record = Sharpness(
-        values,
-        residuals,
-        products.ravel()[:n].astype(np.int64),
-        "lanczos",
-        np.zeros(n, dtype=bool),
-        hessian.lift(coordinates),
+        value=values,
+        residual=residuals,
+        products=products.ravel()[:n].astype(np.int64),
+        method="lanczos",
+        converged=np.zeros(n, dtype=bool),
+        vector=hessian.lift(coordinates),
     )
     if not certify:
         return record

@@ -159,12 +159,12 @@ def whole_spectrum(hessian: Hessian, n: int, rounding: Float, tolerance: float) 
     low = np.maximum(value - rounding - solver, 0.0)
     high = np.maximum(top, value) + rounding + solver
     record = Sharpness(
-        np.where(usable, np.maximum(value, 0.0), np.nan),
-        np.where(usable, residual, np.nan),
-        np.full(hessian.networks, n),
-        "dense",
-        usable,
-        vector,
+        value=np.where(usable, np.maximum(value, 0.0), np.nan),
+        residual=np.where(usable, residual, np.nan),
+        products=np.full(hessian.networks, n),
+        method="dense",
+        converged=usable,
+        vector=vector,
     )
     return judged(record, low, np.where(usable, high, np.inf), EXACT, tolerance)
 
@@ -187,7 +187,14 @@ def searched(
         value, residual, vector = better[0], better[1], better[3]
         products = products + better[2]
     value, residual = scaled.scale * value, scaled.scale * residual
-    record = Sharpness(value, residual, products, "lanczos", False, vector)
+    record = Sharpness(
+        value=value,
+        residual=residual,
+        products=products,
+        method="lanczos",
+        converged=False,
+        vector=vector,
+    )
     return _from_random_start(hessian, scaled.scale, found, record, tolerance)
 
 

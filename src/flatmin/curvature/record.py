@@ -84,9 +84,10 @@ class Sharpness(Plain):
     def argument(self) -> str:
         """Between what the largest eigenvalue lies, and why, in words.
 
-        >>> Sharpness(4.0, 0.0, 1, "lanczos", True, None, 4.0, 4.5, INERTIA, 0.0).argument
+        >>> found = {"value": 4.0, "residual": 0.0, "products": 1, "method": "lanczos"}
+        >>> Sharpness(**found, converged=True, low=4.0, high=4.5, proof=INERTIA).argument
         'within 1.2e-01 of it, by inertia'
-        >>> Sharpness(4.0, 0.0, 1, "lanczos", False).argument
+        >>> Sharpness(**found, converged=False).argument
         'not certain that it is the largest'
         """
         proofs = [str(proof) for proof in np.unique(self._each("proof")) if proof != NONE]

@@ -218,7 +218,14 @@ def _iterated(
     assert guess is not None
     value, residual, products, vector = lanczos(hessian, guess, tolerance, max_products)
     unknown = np.zeros(hessian.networks, dtype=bool)
-    return Sharpness(value, residual, products, "lanczos", unknown, hessian.lift(vector))
+    return Sharpness(
+        value=value,
+        residual=residual,
+        products=products,
+        method="lanczos",
+        converged=unknown,
+        vector=hessian.lift(vector),
+    )
 
 
 def _rayleigh(hessian: Hessian, guess: Float) -> Sharpness:
@@ -230,7 +237,14 @@ def _rayleigh(hessian: Hessian, guess: Float) -> Sharpness:
     residual = np.linalg.norm(image - value[:, None] * vector, axis=1)
     ones = np.ones(hessian.networks, dtype=np.int64)
     unknown = np.zeros(hessian.networks, dtype=bool)
-    return Sharpness(value, residual, ones, "spectrum", unknown, hessian.lift(vector))
+    return Sharpness(
+        value=value,
+        residual=residual,
+        products=ones,
+        method="spectrum",
+        converged=unknown,
+        vector=hessian.lift(vector),
+    )
 
 
 def _check_dense(architecture: Architecture) -> None:

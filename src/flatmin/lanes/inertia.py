@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from flatmin.lanes.algebra import add_times, dot, scale_into, scaled_symmetric, transposed_times
-from flatmin.lanes.compiling import compiled, helper, inlined
+from flatmin.lanes.compiling import compiled, helper
 from flatmin.lanes.vectors import (
     fma,
     load,
@@ -31,19 +31,27 @@ from flatmin.lanes.vectors import (
 _EPS = float(np.finfo(np.float64).eps)
 
 
-@inlined
+# Not inlined: each is called in many places, a few times a layer.
+
+
+@helper
+def _dot(zero, n, x, x_at, y, y_at, width):
+    return dot(zero, n, x, x_at, y, y_at, width)
+
+
+@helper
 def _norm(zero, n, x, at, count):
-    return root(dot(zero, n, x, at, x, at, count * n))
+    return root(_dot(zero, n, x, at, x, at, count * n))
 
 
-@inlined
+@helper
 def _inverse(zero, x):
     """1/x, or 0 where x is not positive."""
     one = splat(zero, 1.0)
     return where_less(zero, x, over(one, where_less(zero, x, x, one)), zero)
 
 
-@inlined
+@helper
 def _added(zero, x, factor):
     return times(splat(zero, factor), x)
 
@@ -144,20 +152,20 @@ def quotient(zero, n, w, table, sigma, b, a, w_norm, b_error, a_error, vector, c
         rows, columns, at, b_at = table[k, 0], table[k, 1], table[k, 2] * n, table[k, 3] * n
         a_at, x_at = table[k, 4] * n, table[k, 5] * n
         y_at, below = x_at + rows * n, b_at - columns * n
-        a_square = dot(zero, n, a, a_at, a, a_at, columns * n)
-        b_square = dot(zero, n, b, b_at, b, b_at, rows * n)
+        a_square = _dot(zero, n, a, a_at, a, a_at, columns * n)
+        b_square = _dot(zero, n, b, b_at, b, b_at, rows * n)
         a_norm, b_norm = root(a_square), root(b_square)
         x_scale, y_scale = _inverse(zero, a_norm), _inverse(zero, b_norm)
         x_norm = times(x_scale, _norm(zero, n, vector, x_at, rows))
         y_norm = times(y_scale, _norm(zero, n, vector, y_at, columns))
-        x_b = times(x_scale, dot(zero, n, vector, x_at, b, b_at, rows * n))
-        y_a = times(y_scale, dot(zero, n, vector, y_at, a, a_at, columns * n))
+        x_b = times(x_scale, _dot(zero, n, vector, x_at, b, b_at, rows * n))
+        y_a = times(y_scale, _dot(zero, n, vector, y_at, a, a_at, columns * n))
         v_norm = fma(x_norm, a_norm, times(y_norm, b_norm))
         square = fma(times(x_norm, x_norm), a_square, square)
         square = fma(times(y_norm, y_norm), b_square, fma(two, times(x_b, y_a), square))
         # 2 c_k.(V a_k), V a_k = x |a|^2 + b (y.a)
-        c_x = times(x_scale, dot(zero, n, c, b_at, vector, x_at, rows * n))
-        c_b = dot(zero, n, c, b_at, b, b_at, rows * n)
+        c_x = times(x_scale, _dot(zero, n, c, b_at, vector, x_at, rows * n))
+        c_b = _dot(zero, n, c, b_at, b, b_at, rows * n)
         total = fma(two, fma(c_x, a_square, times(c_b, y_a)), total)
         c_norm = _norm(zero, n, c, b_at, rows)
         lost = splat(zero, (rows + columns + 12) * _EPS)
