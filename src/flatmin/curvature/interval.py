@@ -47,7 +47,7 @@ from flatmin.data.regression import Regression
 from flatmin.network.ensemble import Ensemble
 
 PROBES = 3
-_LARGEST_STATE = 1500
+_LARGEST_STATE = 512
 _TINY = 1e-100
 _NETWORKS = 256
 
@@ -105,7 +105,7 @@ def linear_spectrum(
     found = sweeps(regression, architecture, ensemble.flat())
     with np.errstate(over="ignore"):
         rounding = 4 * (sum(architecture.widths) + architecture.inputs) * UNIT * norm_bound(found)
-    return whole_spectrum(hessian, architecture.parameters, rounding, tolerance)
+    return whole_spectrum(hessian, rounding, tolerance)
 
 
 def low_end(found: Sweeps, vectors: list[Float]) -> tuple[Float, Float]:
@@ -126,7 +126,7 @@ def high_end(found: Sweeps, value: Float, tolerance: float) -> Float:
     called converged is still worth having.
     """
     high = np.full(len(value), np.inf)
-    for share in (0.9 * tolerance, 1e-8, 1e-5, 1e-2, 1.0):
+    for share in (0.9 * tolerance, 1e-9, 1e-8, 1e-5, 1e-2, 1.0):
         open_ = np.isinf(high) & (share >= 0.9 * tolerance)
         if not open_.any():
             break
@@ -137,11 +137,11 @@ def high_end(found: Sweeps, value: Float, tolerance: float) -> Float:
     return high
 
 
-def whole_spectrum(hessian: Hessian, n: int, rounding: Float, tolerance: float) -> Sharpness:
-    """Value, vector and interval from all n columns of the Hessian, one product each."""
+def whole_spectrum(hessian: Hessian, rounding: Float, tolerance: float) -> Sharpness:
+    """Value, vector and interval from all columns of the Hessian in coordinates, a product each."""
+    n = hessian.dimension
     columns = [
-        hessian.lift(hessian.product(hessian.restrict(np.tile(row, (hessian.networks, 1)))))
-        for row in np.eye(n)
+        hessian.product(hessian.project(np.tile(row, (hessian.networks, 1)))) for row in np.eye(n)
     ]
     matrices = np.stack(columns, axis=2)
     usable = np.asarray(np.isfinite(matrices).all(axis=(1, 2)))
@@ -164,7 +164,7 @@ def whole_spectrum(hessian: Hessian, n: int, rounding: Float, tolerance: float) 
         products=np.full(hessian.networks, n),
         method="dense",
         converged=usable,
-        vector=vector,
+        vector=hessian.lift(hessian.project(vector)),
     )
     return judged(record, low, np.where(usable, high, np.inf), EXACT, tolerance)
 
@@ -176,7 +176,7 @@ def searched(
     from a random start of more."""
     if hessian.dimension <= min(small, max_products):
         rounding = measured_rounding(hessian)
-        record = whole_spectrum(hessian, hessian.dimension, rounding, tolerance)
+        record = whole_spectrum(hessian, rounding, tolerance)
         return replace(record, chance=np.where(record.proof == NONE, 1.0, CHANCE))
     scaled = Scaled(hessian)
     found = random_start(scaled, tolerance, max_products)

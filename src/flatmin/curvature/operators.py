@@ -30,6 +30,10 @@ class Hessian(Protocol):
         """Coordinates of the projection of flat vectors `[network, P]`."""
         ...
 
+    def project(self, vectors: Float) -> Float:
+        """The nearest vectors that are coordinates."""
+        ...
+
     def lift(self, vectors: Float) -> Float:
         """Flat vectors `[network, P]` from coordinates; an isometry."""
         ...
@@ -48,6 +52,10 @@ class FlatHessian:
     def restrict(self, flat: Float) -> Float:
         """The identity."""
         return flat
+
+    def project(self, vectors: Float) -> Float:
+        """The identity."""
+        return vectors
 
     def lift(self, vectors: Float) -> Float:
         """The identity."""

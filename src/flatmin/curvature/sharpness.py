@@ -49,7 +49,7 @@ LANE_PARAMETERS = 8192
 _DENSE_PARAMETERS = 5000
 # The whole spectrum of non-linear networks up to this size is cheaper than a search; of linear ones
 # it is computed where the search may have missed an eigenvalue, which is rare.
-_SMALL_PARAMETERS, _REPAIR_PARAMETERS = 128, 1200
+_SMALL_PARAMETERS, _REPAIR_DIMENSION = 128, 1200
 _WIDE = 1e-7
 
 
@@ -167,7 +167,8 @@ def _solve(
         record = record.with_some(
             left, linear_interval(regression, ensemble[left], record.some(left), tolerance)
         )
-    if method != "auto" or architecture.parameters > min(_REPAIR_PARAMETERS, max_products):
+    sizes = [sum(s) if architecture.output else s[0] * s[1] for s in architecture.shapes]
+    if method != "auto" or sum(sizes) > min(_REPAIR_DIMENSION, max_products):
         return record
     # Wider than rounding makes it: another eigenvalue may be larger. Look at all of them.
     wide = record.high - record.low > max(tolerance, _WIDE) * record.value
