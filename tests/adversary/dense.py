@@ -27,6 +27,11 @@ def activation(name, x):
     """phi, phi' and phi''."""
     if name == "linear":
         return x, np.ones_like(x), np.zeros_like(x)
+    if name in ("relu", "leaky-relu"):  # phi'' = 0, and phi'(0) that of one side
+        left = 0.0 if name == "relu" else 0.01
+        above = x > 0 if name == "relu" else x >= 0
+        slope = np.where(above, LONG(1), LONG(left))
+        return slope * x, slope, np.zeros_like(x)
     if name == "tanh":
         first = 4 * sigmoid(2 * x) * sigmoid(-2 * x)
         return np.tanh(x), first, -2 * np.tanh(x) * first
@@ -66,6 +71,11 @@ def hessian(problem, architecture, layers):
     at = 0
     for k, w in enumerate(layers):
         w = np.asarray(w).astype(LONG)
+        if architecture.biases:
+            h = np.append(h, np.ones((rows, 1), LONG), axis=1)
+            dh = np.append(dh, np.zeros((rows, 1, count), LONG), axis=1)
+            if ddh is not None:
+                ddh = np.append(ddh, np.zeros((rows, 1, count, count), LONG), axis=1)
         out, inputs = w.shape
         z = h @ w.T
         dz = np.einsum("oi,rip->rop", w, dh)

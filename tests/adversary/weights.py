@@ -29,7 +29,6 @@ from flatmin.network.ensemble import Ensemble
 
 GROUP = 10
 GROSS = 1e-3
-NONLINEAR = [name for name in ACTIVATIONS if name != "linear"]
 
 
 def architecture(rng):
@@ -47,10 +46,11 @@ def architecture(rng):
         return Architecture(d, widths, tuple(rng.standard_normal(widths[-1]).tolist()))
     if kind in (4, 5):
         return Architecture.multivariate(min(d, 3), min(depth, 4), int(rng.integers(2, 4)), width)
-    name = NONLINEAR[rng.integers(len(NONLINEAR))]
+    name, biases = rng.choice(list(ACTIVATIONS)).item(), bool(rng.integers(2))
+    biases |= name == "linear"
     if rng.random() < 0.03:
-        return Architecture.mlp(4, 6, 6, name)  # beyond the size of whole spectra
-    return Architecture.mlp(min(d, 3), min(depth, 4), min(width, 3), name)
+        return Architecture.mlp(4, 6, 6, name, biases=biases)  # beyond the size of whole spectra
+    return Architecture.mlp(min(d, 3), min(depth, 4), min(width, 3), name, biases=biases)
 
 
 def data(rng, network):
@@ -138,6 +138,9 @@ def weights(rng, network, problem):
         ]
     elif kind == "saturated":
         layers = gaussian(rng, network, 10.0 ** rng.uniform(0.5, 2.5))
+    if network.biases:
+        size = rng.choice([0.0, 1.0, 10.0 ** rng.uniform(-5, 5)])
+        layers = [np.column_stack([w, size * rng.standard_normal(len(w))]) for w in layers]
     return kind, layers
 
 
@@ -164,7 +167,7 @@ class Score:
     def judge(self, place, kind, network, record, truth, error):
         """Against the largest eigenvalue of the dense Hessian, known up to `error`."""
         self.count["cases"] += 1
-        name = "linear" if network.linear else network.activation_name
+        name = network.beyond or "linear"
         if not np.isfinite(truth):
             self.count["beyond the range of numbers"] += 1
             wrong = bool(record.converged)
