@@ -5,6 +5,7 @@ B: JAX, jit(vmap(scan(grad))) over 160 networks, the network applied to all samp
 B+: as B, by someone who knows that the network is linear and multiplies p'W_L...W_1 first.
 C: diffrax, jit(vmap(diffeqsolve)) for gradient flow.
 D: the fused-multiply-add peak of the cores in use, measured by ten independent chains per core.
+F: JAX and SciPy, one network at a time, an eigensolver and a convex solver in every substep.
 """
 # mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False, disallow-untyped-calls=False
 

@@ -13,11 +13,13 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
+from flatmin.core.threads import thread_count
 from flatmin.curvature import sharpness
 from flatmin.data.generators import gaussian_samples
 from flatmin.dynamics.descent import descend
 from flatmin.dynamics.flow import flow
 from flatmin.dynamics.momentum import HeavyBall
+from flatmin.dynamics.orbits import follow_orbits
 from flatmin.dynamics.recording import Recording
 from flatmin.dynamics.rule import PLAIN
 from flatmin.network.architecture import Architecture
@@ -65,9 +67,14 @@ def linear_kernel() -> None:
     descend(DATA, networks(NARROW), 1e-3, 1, precision="float32")
 
 
+def orbits_kernel() -> None:
+    for size in (NARROW, WIDE * thread_count()):
+        follow_orbits(DATA, networks(size), 1e-3, 40)
+
+
 # The longest first, so that the cores end together.
 KERNELS: tuple[Callable[[], None], ...] = (
-    *(curvature_lanes, samples_kernel, trace_kernel, linear_kernel, flow_kernel),
+    *(curvature_lanes, samples_kernel, trace_kernel, linear_kernel, flow_kernel, orbits_kernel),
 )
 
 if __name__ == "__main__":

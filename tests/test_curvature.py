@@ -15,6 +15,7 @@ from flatmin.data.generators import gaussian_samples
 from flatmin.network.activations import ACTIVATIONS
 from flatmin.network.architecture import Architecture
 from flatmin.network.ensemble import Ensemble
+from flatmin.network.initialisation import initialise
 from flatmin.theory.minimisers import (
     balanced_minimiser,
     flattest_minimiser,
@@ -292,3 +293,11 @@ def test_the_record_prints_its_convention():
         "chance",
     }
     assert set(record[0].as_dict()) == told
+
+
+def test_no_networks_have_no_sharpness():
+    data = gaussian_samples(20, 3, seed=0)
+    nothing = initialise(Architecture.mlp(3, 2), "gaussian", 0.5, 0, networks=2)[:0]
+    found = sharpness(data, nothing)
+    assert len(found) == 0
+    assert found.vector.shape == (0, 12)

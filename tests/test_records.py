@@ -19,6 +19,8 @@ from flatmin.ledger.ledger import Ledger
 from flatmin.study.estimate import Estimate, estimate
 from flatmin.study.runner import StudyRun
 from flatmin.study.summary import Overview
+from flatmin.theory.flip import flip
+from flatmin.theory.oscillation import mode_orbit
 from flatmin.theory.prediction import resolve_rate
 
 SPEC = {
@@ -29,6 +31,10 @@ SPEC = {
     "method": {"learning_rate": 0.05, "steps": 300},
     "grid": {"scale": [0.3, 0.5]},
 }
+ATLAS = {"depths": (2, 3), "c": [0.9, 1.1], "starts": 1, "steps": 400, "runs": 2}
+MAPPED = (
+    *("atlas", "--depths", "2,3", "--rates", "0.9,1.1", "--starts", 1, "--steps", 400, "--runs", 2),
+)
 SCRIPT = "<script>alert(1)</script>"
 
 
@@ -60,6 +66,8 @@ def records(folder: Any, table: Any) -> dict[str, Any]:
     certificate = flatmin.certify(data, 2)
     certificate.write(folder / "proof.json")
     ledger = flatmin.check(training)
+    atlases = flatmin.atlases(data, **ATLAS)
+    atlas = atlases.depths[0]
     found = [
         *(samples, data, forecast, forecast.prediction, forecast.advice, training),
         *(flatmin.sharpness(samples, start), training.final_sharpness),
@@ -68,6 +76,7 @@ def records(folder: Any, table: Any) -> dict[str, Any]:
         *(summary.summary(), estimate(study, 1)),
         flatmin.rate_curve(data, training.architecture, runs=5, steps=300),
         flatmin.Results(directory=folder / "study"),
+        *(atlases, atlas, atlas.orbits, atlas.basins, flip(data, 2), mode_orbit(2, 1.2)),
     ]
     return {f"{type(one).__name__}{i}": one for i, one in enumerate(found)}
 
@@ -153,6 +162,7 @@ def test_the_command_prints_the_record(records, table, folder, monkeypatch, caps
     )
     prediction = only(records, flatmin.Prediction)
     assert printed("predict", table, *data, "--depth", "2", "--no-measure") == f"{prediction}\n"
+    assert printed(*MAPPED, table, *data) == f"{only(records, flatmin.Atlases)}\n"
     run = ("train", table, *data, "--depth", "2", "--learning-rate", "0.5critical")
     assert printed(*run, "--steps", "400") == f"{only(records, Training)}\n"
     assert printed("check", folder / "run") == f"{only(records, Ledger)}\n"
@@ -178,6 +188,7 @@ def test_the_command_prints_plain_values(records, table, folder, monkeypatch, ca
             ("predict", table, "--target", "<b>y", "--depths", "2,3"),
         ),
         (only(records, Overview), ("study", "show", folder / "study")),
+        (only(records, flatmin.Atlases), (*MAPPED, table, "--target", "<b>y")),
     ):
         out = call(monkeypatch, capsys, *arguments, "--json")[1]
         assert json.loads(out) == record.as_dict()
@@ -188,7 +199,8 @@ def test_the_command_prints_plain_values(records, table, folder, monkeypatch, ca
 def test_pictures(records):
     for kind in (flatmin.Forecast, flatmin.Prediction, Training, Ledger, StudyRun, flatmin.Results):
         assert only(records, kind).plot().axes
-    assert only(records, flatmin.RateCurve).plot().axes
+    for kind in (flatmin.RateCurve, flatmin.Atlas, flatmin.Atlases):
+        assert only(records, kind).plot().axes
 
 
 def test_results_are_frames(records):

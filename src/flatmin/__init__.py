@@ -29,6 +29,11 @@ if TYPE_CHECKING:
     from flatmin.data.samples import read_samples as read_samples
     from flatmin.dynamics.advice import Advice as Advice
     from flatmin.dynamics.advice import advise as advise
+    from flatmin.dynamics.atlas import atlas as atlas
+    from flatmin.dynamics.atlas import atlases as atlases
+    from flatmin.dynamics.atlas_record import Atlas as Atlas
+    from flatmin.dynamics.atlas_record import Atlases as Atlases
+    from flatmin.dynamics.central_flow import CentralFlow as CentralFlow
     from flatmin.dynamics.descent import descend as descend
     from flatmin.dynamics.endings import State as State
     from flatmin.dynamics.flow import flow as flow
@@ -72,6 +77,9 @@ _NAMES = {
     "data.regression": "Regression read_regression",
     "data.samples": "Samples read_samples",
     "dynamics.advice": "Advice advise",
+    "dynamics.atlas": "atlas atlases",
+    "dynamics.atlas_record": "Atlas Atlases",
+    "dynamics.central_flow": "CentralFlow",
     "dynamics.descent": "descend",
     "dynamics.endings": "State",
     "dynamics.flow": "flow",

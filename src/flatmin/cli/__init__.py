@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from flatmin import __version__
+from flatmin.cli.atlas import atlas
 from flatmin.cli.bench import bench
 from flatmin.cli.check import check
 from flatmin.cli.commands import HELP, Commands, reading
@@ -54,7 +55,7 @@ def _root(
     pass
 
 
-for command in (predict, verify, train, check, bench, reproduce):
+for command in (predict, verify, train, atlas, check, bench, reproduce):
     app.command()(reading(command))
 app.add_typer(study_app, name="study")
 

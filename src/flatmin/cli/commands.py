@@ -19,6 +19,7 @@ from typer.core import TyperGroup
 from flatmin.core.checks import MAX_DEPTH
 from flatmin.core.errors import FlatminError, SettingError
 
+MOST_RATES = 100_000
 HELP = {"help_option_names": ["-h", "--help"]}
 
 
@@ -70,10 +71,25 @@ def depths(name: str, text: str) -> list[int]:
     return sorted({depth(f"each of {name}", part) for part in parts})
 
 
+def rates(name: str, text: str) -> list[float]:
+    """From a number to a larger one, so many in all; or numbers separated by commas."""
+    span, several = text.split(":"), [part for part in text.split(",") if part.strip()]
+    if not several or len(span) not in (1, 3):
+        raise SettingError(f"{name} must be FROM:TO:COUNT or a list of numbers, got {text!r}")
+    if len(span) == 1:
+        return [number(f"each of {name}", part) for part in several]
+    low, high = (number(name, part) for part in span[:2])
+    count = whole(f"the COUNT of {name}", span[2], 2, MOST_RATES)
+    if not low < high:
+        raise SettingError(f"{name} must run from a smaller to a larger one, got {text!r}")
+    return [low + i * (high - low) / (count - 1) for i in range(count)]
+
+
 _FILE, _COLUMN, _NAME = Takes("FILE"), Takes("COLUMN"), Takes("NAME")
 _WHOLE, _NUMBER, _FOLDER = Takes("N", whole), Takes("NUMBER", number), Takes("FOLDER")
 TAKES = {
-    **dict.fromkeys(("width", "runs", "steps", "record_every", "threads", "workers"), _WHOLE),
+    **dict.fromkeys(("width", "runs", "starts", "steps", "record_every"), _WHOLE),
+    **dict.fromkeys(("threads", "workers"), _WHOLE),
     **dict.fromkeys(("output_norm", "scale", "share", "learned_at", "effort", "momentum"), _NUMBER),
     **dict.fromkeys(("activation", "init", "preset"), _NAME),
     **dict.fromkeys(("target", "features", "drop", "one_hot", "x", "y", "by"), _COLUMN),
@@ -83,6 +99,7 @@ TAKES = {
     "depth": Takes("N", depth),
     "depths": Takes("N,N,...", depths),
     "learning_rate": Takes("RATE"),
+    "rates": Takes("FROM:TO:COUNT", rates),
     "missing": Takes("drop|mean"),
     "only": Takes("ID"),
     "scheduler": Takes("ADDRESS"),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -49,6 +50,25 @@ def preparation(
         intercept=intercept,
         standardise=standardise,
     )
+
+
+def problem(
+    read: Callable[..., Any],
+    file: str | None,
+    target: str | list[str] | None,
+    features: list[str] | None,
+    prepared: Preparation,
+) -> Any:
+    """The table, read by `read`; None, for the paper's data, without a file."""
+    from flatmin.data.preparation import NOTHING
+
+    if file is None:
+        if target or features or prepared != NOTHING:
+            raise SettingError("--target, --features and what prepares a table need a FILE")
+        return None
+    if not target:
+        raise SettingError("target is missing: the column to predict")
+    return read(file, target, features, prepared)
 
 
 def figure_path(name: str, text: str) -> Path:

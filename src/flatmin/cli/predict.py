@@ -93,10 +93,7 @@ def predict(
 
         save(found.plot(), path)
     if proof is not None:
-        from flatmin.theory.certificate import certify
-
-        prediction = found.prediction
-        certify(prediction.regression, prediction.depth, prediction.output_norm).write(proof)
+        found.prediction.certificate.write(proof)
     show(found, json)
     for name, place in (("figure", path), ("certificate", proof)):
         if place is not None and not json:

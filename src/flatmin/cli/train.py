@@ -8,7 +8,6 @@ import typer
 
 from flatmin.cli import options
 from flatmin.cli.output import show
-from flatmin.core.errors import SettingError
 
 
 def train(
@@ -56,6 +55,9 @@ def train(
         bool, typer.Option("--nesterov", help="With --momentum: Nesterov's method.")
     ] = False,
     flow: Annotated[bool, typer.Option("--flow", help="Gradient flow instead of descent.")] = False,
+    central: Annotated[
+        bool, typer.Option("--central", help="Central flow: the mean path of descent at its edge.")
+    ] = False,
     steps: Annotated[int | None, typer.Option(help="Largest number of steps.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the initial weights.")] = 0,
     learned_at: Annotated[
@@ -66,19 +68,12 @@ def train(
     json: options.Json = False,
 ) -> None:
     """Train one network by gradient descent, with momentum or without, or by gradient flow."""
-    from flatmin.data.preparation import NOTHING
     from flatmin.data.samples import read_samples
     from flatmin.dynamics.settings import train_network
 
-    prepared, problem = options.preparation(drop, one_hot, missing, intercept, standardise), None
-    if file is None and (target or features or prepared != NOTHING):
-        raise SettingError("--target, --features and what prepares a table need a FILE")
-    if file is not None:
-        if not target:
-            raise SettingError("target is missing: the column to predict")
-        problem = read_samples(file, target, features, prepared)
+    prepared = options.preparation(drop, one_hot, missing, intercept, standardise)
     report = train_network(
-        problem,
+        options.problem(read_samples, file, target, features, prepared),
         depth,
         width=width,
         activation=activation,
@@ -89,6 +84,7 @@ def train(
         momentum=momentum,
         nesterov=nesterov,
         flow=flow,
+        central=central,
         steps=steps,
         seed=seed,
         learned_at=learned_at,

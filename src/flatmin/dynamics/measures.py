@@ -14,10 +14,12 @@ from itertools import pairwise
 import numpy as np
 
 from flatmin.core.arrays import Float, Yes
+from flatmin.curvature.linear import backward
 from flatmin.data.regression import Regression
 from flatmin.data.samples import Samples
 from flatmin.network.architecture import Architecture, Family
 from flatmin.network.ensemble import Ensemble
+from flatmin.theory.progressive_sharpening import balanced_sharpness
 
 Layers = Sequence[Float]
 
@@ -134,6 +136,17 @@ def layer_gradient(layers: Layers, task: Task) -> Float:
     return np.stack(norms, axis=1)
 
 
+def balanced(layers: Layers, task: Task) -> Float:
+    """S and dS/dt along gradient flow of the balanced network with the same w, `[network, 2]`.
+
+    NaN unless d_L = 1 and p = 1, and for w = 0 (`theory.progressive_sharpening`).
+    """
+    if task.output.shape != (1, 1) or task.output[0, 0] != 1.0:
+        return np.full((len(layers[0]), 2), np.nan)
+    w = backward(layers, task.output[0])[0]
+    return np.stack(balanced_sharpness(task.regression, len(layers), w), axis=1)
+
+
 def passes_nothing(
     problem: Regression | Samples, ensemble: Ensemble, excess: Float, gradient: Float
 ) -> Yes:
@@ -232,6 +245,12 @@ LAYER_MEASURES: dict[str, Measure] = {
         "norm of the gradient with respect to w, one number",
         lambda w, w0, task: map_gradient(w, task),
         lambda depth: 1,
+        linear_only=True,
+    ),
+    "balanced_sharpness": Measure(
+        "S and dS/dt of the balanced network with the same w",
+        lambda w, w0, task: balanced(w, task),
+        lambda depth: 2,
         linear_only=True,
     ),
 }

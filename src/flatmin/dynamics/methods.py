@@ -6,13 +6,15 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from flatmin.core.checks import check_choice
+from flatmin.dynamics.central_flow import CentralFlow
 from flatmin.dynamics.method import GradientDescent, GradientFlow, Method
 from flatmin.dynamics.momentum import HeavyBall, Nesterov
 
 __all__ = ["METHODS", "OWN", "GradientDescent", "GradientFlow", "HeavyBall", "Method", "Nesterov"]
 
 METHODS: dict[str, type[Any]] = {
-    method.name: method for method in (GradientDescent, GradientFlow, HeavyBall, Nesterov)
+    method.name: method
+    for method in (GradientDescent, GradientFlow, HeavyBall, Nesterov, CentralFlow)
 }
 OWN = {name: check for method in METHODS.values() for name, check in method.own.items()}
 """What methods have of their own, with the check of each."""

@@ -29,6 +29,7 @@ def train_network(
     momentum: float | None = None,
     nesterov: bool = False,
     flow: bool = False,
+    central: bool = False,
     steps: int | None = None,
     seed: int = 0,
     learned_at: float = LEARNED_AT,
@@ -50,6 +51,8 @@ def train_network(
         raise SettingError("momentum needs learning_rate: rates are tested without momentum")
     if nesterov and momentum is None:
         raise SettingError("nesterov needs momentum")
+    if central and (flow or momentum is not None or learning_rate is None):
+        raise SettingError("central needs learning_rate, without flow or momentum")
     data = paper_samples("linear") if problem is None else problem
     p = paper_output_vector() if problem is None else None
     network = architecture_for(
@@ -63,7 +66,7 @@ def train_network(
         if advice.learning_rate is None:
             raise SettingError(f"{advice.reason} Give a learning rate, or flow")
         learning_rate, steps = advice.learning_rate, steps or advice.steps
-    name = "flow" if flow else "descent"
+    name = "flow" if flow else "central-flow" if central else "descent"
     if momentum is not None:
         name = "nesterov" if nesterov else "heavy-ball"
     method: Method = method_of(name, learning_rate=learning_rate, momentum=momentum)

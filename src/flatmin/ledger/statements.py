@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from flatmin.ledger import above_ceiling as above
 from flatmin.ledger.convergence import gradient_sandwich, lemma_7, lemma_8, theorem_3
 from flatmin.ledger.evidence import Evidence
 from flatmin.ledger.flatness import (
@@ -18,6 +19,7 @@ from flatmin.ledger.invariants import lemma_1, lemma_2
 from flatmin.ledger.lemma_9 import lemma_9
 from flatmin.ledger.record import Record
 from flatmin.ledger.residual import corollary_3, theorem_4, theorem_5
+from flatmin.ledger.sharpening import progressive_sharpening
 from flatmin.ledger.small_scale import corollary_1, corollary_2, vanishing_scale_limit
 from flatmin.ledger.stability import edge, linear_stability
 
@@ -114,6 +116,42 @@ STATEMENTS: tuple[Statement, ...] = (
         "Where tiny weights end",
         "|S/limit - 1|",
         sweep=vanishing_scale_limit,
+    ),
+    Statement(
+        "progressive-sharpening",
+        "Sharpness on the way",
+        {"closed": "|S - closed form|", "floor": "sharpness S"},
+        progressive_sharpening,
+    ),
+    Statement(
+        "one-neuron-bounds",
+        "Around the limit of tiny weights",
+        "limit of the sharpness",
+        sweep=above.one_neuron_bounds,
+    ),
+    Statement(
+        "flip-at-the-ceiling",
+        "An orbit is born at 2/S_min",
+        {"amplitude": "|ε²/predicted - 1|", "below it settles": "width left"},
+        sweep=above.flip_at_the_ceiling,
+    ),
+    Statement(
+        "period-two-orbit",
+        "The orbit of one mode",
+        "|u/predicted - 1|",
+        sweep=above.period_two_orbit,
+    ),
+    Statement(
+        "oscillation-balances",
+        "Oscillating balances layers",
+        {"factor": "error of the factor", "balances": "|r_2² - r_3²|"},
+        sweep=above.oscillation_balances,
+    ),
+    Statement(
+        "flow-sharpness-falls",
+        "The flow's sharpness falls",
+        "sharpness the flow reaches",
+        sweep=above.flow_sharpness_falls,
     ),
 )
 

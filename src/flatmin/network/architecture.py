@@ -203,7 +203,7 @@ class Architecture:
                 array = np.concatenate([array, np.zeros_like(array[..., :1])], axis=-1)
             if array.shape[-2:] != full:
                 raise SettingError(f"W_{k} must have shape {shape}, got {array.shape[-2:]}")
-            arrays.append(array.reshape(*array.shape[:-2], -1))
+            arrays.append(array.reshape(*array.shape[:-2], full[0] * full[1]))
         return np.concatenate(arrays, axis=-1)
 
 

@@ -15,6 +15,8 @@ import pandas as pd
 
 from flatmin.paper import beyond_figures as drawn
 from flatmin.paper import measures
+from flatmin.paper import sharpening as explains
+from flatmin.paper.atlas import ATLAS
 from flatmin.paper.claims import (
     ALL,
     SHARE_RUNS,
@@ -278,6 +280,16 @@ ITEMS: tuple[Item, ...] = (
         progressive_sharpening,
     ),
     Item(
+        explains.FIGURE,
+        "What explains when sharpness rises",
+        "The sharpness of a balanced network is a closed form of its map w, and so is its speed "
+        "along gradient flow. Taken to the runs above, which are not balanced: how often does "
+        "sharpness move as the form says?",
+        (explains.STUDY,),
+        explains.explained_figure,
+        explains.explained,
+    ),
+    Item(
         "beyond-depth-and-width",
         "Final sharpness by depth and width",
         "Corollaries 2 and 3 bound S/S_min after gradient flow independently of the depth and the "
@@ -286,6 +298,7 @@ ITEMS: tuple[Item, ...] = (
         drawn.flatness_figure,
         depth_and_width,
     ),
+    ATLAS,
 )
 
-STUDIES: tuple[str, ...] = tuple(name for item in ITEMS for name in item.studies)
+STUDIES: tuple[str, ...] = tuple(dict.fromkeys(name for item in ITEMS for name in item.studies))

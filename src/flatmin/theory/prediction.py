@@ -20,10 +20,13 @@ from flatmin.theory.minimal_sharpness import (
     vanishing_scale_limit,
 )
 from flatmin.theory.minimisers import product_rank
+from flatmin.theory.narrow import best_of_rank
 from flatmin.theory.slowest_direction import descent_steps
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from flatmin.theory.certificate import Certificate
 
 DEPTHS = (1, 2, 5, 10, 20, 50, 100)  # that `Prediction.plot` compares
 MANY_STEPS = 1e5  # from here on, slow descent is worth a note
@@ -60,6 +63,31 @@ class Prediction(Shown):
     def flattest_depth(self) -> int:
         """The depth with the smallest S_min for these data and |p|."""
         return flattest_depth(self.regression, self.output_norm)
+
+    def least_of_width(self, width: int) -> float:
+        """A lower bound of S at every best point of networks with this narrowest layer.
+
+        S_min itself where the layer is wide enough to reach R_min, or there is one target.
+        """
+        if self.regression.targets == 1 or self.depth == 1:
+            return self.exact
+        return minimal_sharpness(best_of_rank(self.regression, width), self.depth).exact
+
+    @cached_property
+    def certificate(self) -> Certificate:
+        """The pair (t, x) that proves S_min, with what it is about."""
+        from flatmin.theory.certificate import certify
+
+        return certify(self.regression, self.depth, self.output_norm)
+
+    def verify(self) -> bool:
+        """Whether both ends follow from the pair, Sigma and P* alone, and S_min lies within them.
+
+        The ends are recomputed with every rounding accounted for; nothing is solved.
+        """
+        proof = self.certificate
+        margin = 1e-9 * self.exact  # S_min itself is in double precision
+        return proof.verify() and proof.lower - margin <= self.exact <= proof.upper + margin
 
     def sentence(self) -> str:
         """What the theory says to the person about to train."""
@@ -128,9 +156,12 @@ class Prediction(Shown):
         if self.regression.targets > 1:
             rank = product_rank(self.regression)
             if self.depth > 1 and rank > 1:
+                units = sorted({1, rank - 1})
+                bounds = " and ".join(f"{self.least_of_width(one):.4g} with {one}" for one in units)
                 notes.append(
                     f"several targets: S_min is that of networks whose hidden layers have at least "
-                    f"{rank} units, the rank of P*; narrower ones reach no minimiser"
+                    f"{rank} units, the rank of P*; narrower ones reach no minimiser, and at their "
+                    f"best points S is at least {bounds}"
                 )
         else:
             steps = descent_steps(self.regression, self.depth, self.output_norm)
