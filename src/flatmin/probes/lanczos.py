@@ -2,6 +2,7 @@
 
 A vector is what the operator's framework has for it; only the operator touches its entries:
 
+    parts(v)             H_B v of each batch B; H is their mean with the weights `shares`
     dots(basis, v)       <q, v> for every q of a list, in double precision
     combine(basis, c)    sum_j c_j q_j
 
@@ -9,29 +10,42 @@ Every new vector is orthogonalised twice against all before it, so the numbers a
 those of exact arithmetic for a matrix near H. How near is measured: in exact arithmetic H q_j has
 no component along q_1..q_{j-2}; what is found there is the products' own noise (rounding, or a
 matrix that changes from product to product).
+
+The projections q_i' H_B q_j of each batch's own matrix come for nothing beside the products: they
+say how far the batches disagree about a Ritz value (`batch_values`).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import numpy as np
 
 from flatmin.core.arrays import Float
+from flatmin.core.errors import DataError
 from flatmin.theory.random_start import least_weight, upper_end
 
 Vector = Any
+# A product's rounding in units of its precision: sums over samples and layers lose some digits.
+ROUNDING = 16.0
 
 
 class Operator(Protocol):
-    """A symmetric matrix known by its products."""
+    """A symmetric matrix known by its products: a mean over batches."""
 
     size: int
-    precision: float  # of a product, relative to the matrix: the unit roundoff of its numbers
+    matrix: str
+    shares: list[float]
 
-    def product(self, v: Vector) -> Vector:
-        """H v."""
+    @property
+    def precision(self) -> float:
+        """Of a product, relative to the matrix: the unit roundoff of its numbers."""
+        ...
+
+    def parts(self, v: Vector) -> Iterator[Vector]:
+        """H_B v of each batch."""
         ...
 
     def gaussian(self, seed: int) -> Vector:
@@ -62,6 +76,8 @@ class Lanczos:
         self.alpha: list[float] = []
         self.beta: list[float] = []
         self._noise = 0.0
+        # Of each product: <q_i, H_B q_j> for the i so far, a row a batch.
+        self._seen: list[Float] = []
 
     @property
     def products(self) -> int:
@@ -69,14 +85,19 @@ class Lanczos:
         return len(self.alpha)
 
     @property
+    def memory(self) -> int:
+        """Bytes of the vectors kept."""
+        return len(self.basis) * int(self.basis[0].nbytes)
+
+    @property
     def noise(self) -> float:
         """How far the products are from those of one symmetric matrix, with a floor of rounding."""
-        return max(self._noise, self._operator.precision * self.size)
+        return max(self._noise, ROUNDING * self._operator.precision * self.size)
 
     @property
     def size(self) -> float:
         """The largest |H| seen: of the Ritz values and the off-diagonal."""
-        return max(np.abs(self.alpha).max(), np.abs(self.beta).max())
+        return float(max(np.abs(self.alpha).max(), np.abs(self.beta).max()))
 
     @property
     def exhausted(self) -> bool:
@@ -88,10 +109,9 @@ class Lanczos:
     def extend(self) -> None:
         """One more product."""
         operator, basis = self._operator, self.basis
-        image = operator.product(basis[-1])
-        along = operator.dots(basis, image)
+        image, along = self._product()
         if not np.all(np.isfinite(along)):
-            raise ArithmeticError("a product is not finite")
+            raise DataError(f"a product with the {operator.matrix} is not finite")
         self.alpha.append(float(along[-1]))
         if self.products > 2:
             self._noise = max(self._noise, float(np.linalg.norm(along[:-2])))
@@ -101,6 +121,19 @@ class Lanczos:
         self.beta.append(self._norm(image))
         if not self.exhausted:
             basis.append(operator.combine([image], np.array([1.0 / self.beta[-1]])))
+
+    def _product(self) -> tuple[Vector, Float]:
+        operator, basis = self._operator, self.basis
+        image: Vector = None
+        seen = []
+        for share, part in zip(operator.shares, operator.parts(basis[-1]), strict=True):
+            seen.append(operator.dots(basis, part))
+            if image is None:
+                image = operator.combine([part], np.array([share]))
+            else:
+                image = operator.combine([image, part], np.array([1.0, share]))
+        self._seen.append(np.array(seen))
+        return image, np.asarray(operator.shares) @ self._seen[-1]
 
     def _norm(self, v: Vector) -> float:
         return math.sqrt(float(self._operator.dots([v], v)[0]))
@@ -115,6 +148,15 @@ class Lanczos:
         """The unit vector with these coordinates."""
         return self._operator.combine(self.basis[: len(coordinates)], coordinates)
 
+    def batch_values(self, coordinates: Float) -> Float:
+        """v'H_B v of every batch, v by its coordinates in the basis."""
+        total = np.zeros(len(self._operator.shares))
+        for j, seen in enumerate(self._seen):
+            # Above the diagonal twice, for what is below it.
+            weights = coordinates[: j + 1] * coordinates[j] * np.r_[np.full(j, 2.0), 1.0]
+            total += seen @ weights
+        return total
+
     def residuals(self, vectors: Float) -> Float:
         """|H v - theta v| of Ritz vectors given by their coordinates."""
         return np.asarray(self.beta[-1] * np.abs(vectors[-1]))
@@ -126,8 +168,14 @@ class Lanczos:
         confidence (see `random_start`).
         """
         value = float(self.ritz()[0][-1])
+        high = self._beyond(np.array(self.alpha), confidence)
+        return value - 2.0 * self.noise, value, high
+
+    def smallest(self, confidence: float) -> float:
+        """A number that no eigenvalue is below, with the confidence: the high end of -H."""
+        return -self._beyond(-np.array(self.alpha), confidence)
+
+    def _beyond(self, alpha: Float, confidence: float) -> float:
         weight = least_weight(confidence, self._scale, self._start_norm)
         side = self.beta if not self.exhausted else [*self.beta[:-1], 0.0]
-        high = upper_end(self.alpha, side, weight)
-        allowance = 2.0 * self.noise
-        return value - allowance, value, high + allowance + (10.0 * self.noise) * self.exhausted
+        return upper_end(alpha, side, weight) + (2.0 + 10.0 * self.exhausted) * self.noise

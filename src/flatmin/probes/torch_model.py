@@ -1,33 +1,28 @@
 """A PyTorch model, its loss and its data as a symmetric operator.
 
-The Hessian is that of the mean loss over all batches, each weighted by its number of samples.
-Nothing of the model changes: parameters and buffers are handed to it as copies
-(`torch.func.functional_call`), gradients are not accumulated, and the random state is put back.
-Layers that draw random numbers draw the same ones in every product.
-
-Ways to a product, from the cheapest on; one that the model cannot go is left for the next:
-
-- forward over reverse: the directional derivative of the gradient;
-- reverse over reverse: the gradient of <gradient, v>;
-- finite differences: (g(W + h v) - g(W - h v))/2h, where even that is missing.
+The matrix is that of the mean loss over all samples: every batch, and every chunk of a batch, is
+weighted by its number of samples. Vectors are flat tensors where the model is. Products are taken
+the cheapest way that the model can go (`torch_products`); one that it cannot go is left for
+the next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, jvp, vjp
 
 from flatmin.core.arrays import Float
-from flatmin.core.errors import DataError, SettingError
+from flatmin.core.checks import check_choice, check_count
+from flatmin.core.errors import DataError, FlatminError, SettingError
+from flatmin.probes.torch_batches import as_batches, chunks, describe, rows
+from flatmin.probes.torch_call import Loss, TorchCall, Values
+from flatmin.probes.torch_products import WAYS, gauss_newton, gradient
 
-Loss = Callable[..., Tensor]
-WAYS = ("forward over reverse", "reverse over reverse", "finite differences")
+MATRICES = ("Hessian", "Gauss-Newton")
 
 
 class TorchModel:
@@ -40,42 +35,60 @@ class TorchModel:
         batches: Any,
         parameters: Sequence[str] | None = None,
         matrix: str = "Hessian",
+        chunk: int | None = None,
     ) -> None:
-        self._model, self._loss, self._matrix = model, loss, matrix
-        self._chosen = _choose(model, parameters)
-        self._names = list(self._chosen)
-        self._shapes = [value.shape for value in self._chosen.values()]
-        self.size = sum(value.numel() for value in self._chosen.values())
-        some = next(iter(self._chosen.values()))
-        self._kind, self._device = some.dtype, some.device
-        self.precision = float(torch.finfo(self._kind).eps)
-        self._batches = [_to(batch, self._device) for batch in as_batches(batches)]
-        sizes = [rows(batch) for batch in self._batches]
-        self.shares = [size / sum(sizes) for size in sizes]
-        self.how = WAYS[0]
-        with torch.no_grad(), _untouched(model):
-            self._check(self._value(self._chosen, self._batches[0]))
+        self.matrix = check_choice("matrix", matrix, MATRICES)
+        self._call = TorchCall(model, loss, parameters)
+        chosen = self._call.chosen
+        self._shapes = {name: one.shape for name, one in chosen.items()}
+        self._kinds = {name: one.dtype for name, one in chosen.items()}
+        self.size = sum(one.numel() for one in chosen.values())
+        # The widest type holds vectors, the narrowest limits their products.
+        wide = all(kind == torch.float64 for kind in self._kinds.values())
+        self._kind = torch.float64 if torch.float64 in self._kinds.values() else torch.float32
+        self._eps = float(torch.finfo(torch.float64 if wide else torch.float32).eps)
+        self.batches = as_batches(batches, self._call.device)
+        self.data = describe(batches, self.batches)
+        counts = [rows(batch) for batch in self.batches]
+        self.shares = [count / sum(counts) for count in counts]
+        self._chunk = None if chunk is None else check_count("chunk", chunk)
+        self.how = next(iter(WAYS))
+        self._check()
 
-    def _check(self, value: Any) -> None:
-        if not isinstance(value, Tensor) or value.numel() != 1:
-            shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-            raise SettingError(f"the loss must return one number, got {shape}: take its mean")
-        if not bool(torch.isfinite(value)):
-            raise DataError("the loss of the first batch is not finite")
+    def _check(self) -> None:
+        """That the first loss is one finite number, and the mean of those of its chunks."""
+        at, first = self._at(), self.batches[0]
+        with torch.no_grad():
+            whole = float(self._call.value(at, first, 0))
+            if not np.isfinite(whole):
+                raise DataError(f"the loss of the first batch is not finite: {whole}")
+            if self._chunk is None or rows(first) <= self._chunk:
+                return
+            pieces = chunks(first, self._chunk)
+            mean = sum(share * float(self._call.value(at, one, 0)) for share, one in pieces)
+        if abs(mean - whole) > 1e4 * self._eps * max(abs(whole), 1e-3):
+            raise SettingError(
+                f"chunk: the loss of a batch ({whole:.6g}) is not the mean of that of its chunks "
+                f"({mean:.6g}): normalisation over a batch, random layers and losses that sum "
+                "do not allow chunks"
+            )
 
-    # Vectors: flat tensors of the model's precision, on its device.
+    @property
+    def precision(self) -> float:
+        """Of a product."""
+        return self._eps ** (2.0 / 3.0) if self.how == "finite differences" else self._eps
 
     def gaussian(self, seed: int) -> Tensor:
         """The same numbers on every device: drawn on the processor."""
         source = torch.Generator().manual_seed(seed)
         drawn = torch.randn(self.size, generator=source, dtype=torch.float64)
-        return drawn.to(self._device, self._kind)
+        return drawn.to(self._kind).to(self._call.device)
 
     def dots(self, basis: list[Tensor], v: Tensor) -> Float:
         """In double precision where the device has it."""
         wide = torch.float64 if v.device.type != "mps" else torch.float32
         other = v.to(wide)
-        return np.array([float(torch.dot(q.to(wide), other)) for q in basis])
+        return np.asarray(torch.stack([torch.dot(q.to(wide), other) for q in basis]).cpu(), float)
 
     def combine(self, basis: list[Tensor], coefficients: Float) -> Tensor:
         """One vector at a time; no copy of the basis."""
@@ -84,193 +97,67 @@ class TorchModel:
             total.add_(q, alpha=c)
         return total
 
-    def product(self, v: Tensor) -> Tensor:
-        """H v over all batches."""
-        total = torch.zeros_like(v)
-        for share, part in zip(self.shares, self.products(v), strict=True):
-            total.add_(part, alpha=share)
-        return total
+    def vector(self, given: Any) -> Tensor:
+        """A direction: flat, or a tensor for each parameter, as a list or by name."""
+        parts = list(given.values()) if isinstance(given, dict) else given
+        if not isinstance(parts, Tensor):
+            parts = torch.cat([torch.as_tensor(one).reshape(-1) for one in parts])
+        flat = parts.detach().to(self._call.device, self._kind).reshape(-1)
+        if flat.numel() != self.size:
+            raise SettingError(f"a direction must have {self.size} entries, got {flat.numel()}")
+        if not bool(torch.isfinite(flat).all()) or not bool(flat.any()):
+            raise SettingError("a direction must be finite and not zero")
+        return flat
 
-    def products(self, v: Tensor) -> Iterator[Tensor]:
+    def parts(self, v: Tensor) -> Iterator[Tensor]:
         """H_B v of each batch."""
-        for batch in self._batches:
-            with _untouched(self._model):
-                yield self._one(v, batch)
+        at, along = self._at(), self._split(v)
+        for number, batch in enumerate(self.batches):
+            total = torch.zeros_like(v)
+            for share, piece in chunks(batch, self._chunk):
+                total.add_(self._join(self._one(at, along, piece, number)), alpha=share)
+            yield total
 
-    def _one(self, v: Tensor, batch: Any) -> Tensor:
-        if self._matrix == "Gauss-Newton matrix":
-            return self._gauss_newton(v, batch)
-        for way in WAYS[WAYS.index(self.how) :]:
+    def _one(self, at: Values, v: Values, batch: Any, number: int) -> Values:
+        if self.matrix == "Gauss-Newton":
+            return gauss_newton(self._call, at, v, batch, number)
+        ways = list(WAYS)
+        for way in ways[ways.index(self.how) :]:
             try:
-                found = _PRODUCTS[way](self, v, batch)
+                found = WAYS[way](self._call, at, v, batch, number)
+            except FlatminError:
+                raise
             except (NotImplementedError, RuntimeError) as error:
-                if way == WAYS[-1] or "out of memory" in str(error):
+                if way == ways[-1] or isinstance(error, torch.OutOfMemoryError):
                     raise
                 continue
             self.how = way
             return found
         raise AssertionError
 
-    def _forward_over_reverse(self, v: Tensor, batch: Any) -> Tensor:
-        values = {name: value.detach() for name, value in self._chosen.items()}
-        found = jvp(grad(lambda one: self._value(one, batch)), (values,), (self._split(v),))[1]
-        return self._join(found)
+    def another_way(self) -> bool:
+        """Take the next way to products; False if there is none."""
+        ways = list(WAYS)
+        if self.matrix == "Gauss-Newton" or self.how == ways[-1]:
+            return False
+        self.how = ways[ways.index(self.how) + 1]
+        return True
 
-    def _reverse_over_reverse(self, v: Tensor, batch: Any) -> Tensor:
-        values = self._leaves()
-        value = self._value(values, batch)
-        first = torch.autograd.grad(value, list(values.values()), create_graph=True)
-        along = sum(
-            (g * one).sum() for g, one in zip(first, self._split(v).values(), strict=True)
-        )
-        second = torch.autograd.grad(along, list(values.values()), allow_unused=True)
-        pairs = zip(second, values.values(), strict=True)
-        return torch.cat(
-            [(torch.zeros_like(w) if g is None else g.detach()).reshape(-1) for g, w in pairs]
-        )
+    def gradients(self) -> Iterator[Tensor]:
+        """The gradient of each batch, flat."""
+        for number, batch in enumerate(self.batches):
+            total = torch.zeros(self.size, dtype=self._kind, device=self._call.device)
+            for share, piece in chunks(batch, self._chunk):
+                total.add_(self._join(gradient(self._call, self._at(), piece, number)), alpha=share)
+            yield total
 
-    def _finite_differences(self, v: Tensor, batch: Any) -> Tensor:
-        size = max(float(torch.linalg.vector_norm(self._flat())), 1.0)
-        # The error of a central difference, h^2 + precision/h, is least here.
-        step = size * self.precision ** (1.0 / 3.0)
-        ends = [self._gradient(self._flat() + sign * step * v, batch) for sign in (1.0, -1.0)]
-        self.precision = max(self.precision, float(torch.finfo(self._kind).eps) ** (2.0 / 3.0))
-        return (ends[0] - ends[1]) / (2.0 * step)
+    def _at(self) -> Values:
+        return {name: one.detach() for name, one in self._call.chosen.items()}
 
-    def _gradient(self, flat: Tensor, batch: Any) -> Tensor:
-        values = {name: one.requires_grad_() for name, one in self._split(flat.detach()).items()}
-        found = torch.autograd.grad(self._value(values, batch), list(values.values()))
-        return torch.cat([one.detach().reshape(-1) for one in found])
+    def _split(self, flat: Tensor) -> Values:
+        parts = torch.split(flat, [shape.numel() for shape in self._shapes.values()])
+        named = zip(self._shapes.items(), parts, strict=True)
+        return {name: part.reshape(shape).to(self._kinds[name]) for (name, shape), part in named}
 
-    def _gauss_newton(self, v: Tensor, batch: Any) -> Tensor:
-        """J' (d^2 loss / d output^2) J v."""
-        inputs, targets = _pair(batch)
-        values = {name: value.detach() for name, value in self._chosen.items()}
-
-        def outputs(one: dict[str, Tensor]) -> Tensor:
-            return self._call(one, inputs)
-
-        out, along = jvp(outputs, (values,), (self._split(v),))
-        bent = jvp(grad(lambda o: self._loss(o, targets)), (out.detach(),), (along.detach(),))[1]
-        return self._join(vjp(outputs, values)[1](bent.detach())[0])
-
-    def gradient(self) -> Tensor:
-        """The mean gradient, flat."""
-        total = torch.zeros_like(self._flat())
-        for share, batch in zip(self.shares, self._batches, strict=True):
-            with _untouched(self._model):
-                total.add_(self._gradient(self._flat(), batch), alpha=share)
-        return total
-
-    def _value(self, values: dict[str, Tensor], batch: Any) -> Tensor:
-        if isinstance(batch, (list, tuple)) and len(batch) == 2:
-            return self._loss(self._call(values, batch[0]), batch[1])
-        return self._loss(lambda *inputs, **named: self._call(values, *inputs, **named), batch)
-
-    def _call(self, values: dict[str, Tensor], *inputs: Any, **named: Any) -> Any:
-        buffers = {name: value.clone() for name, value in self._model.named_buffers()}
-        return functional_call(self._model, {**buffers, **values}, inputs, named)
-
-    def _leaves(self) -> dict[str, Tensor]:
-        return {name: one.detach().requires_grad_() for name, one in self._chosen.items()}
-
-    def _flat(self) -> Tensor:
-        return torch.cat([value.detach().reshape(-1) for value in self._chosen.values()])
-
-    def _split(self, flat: Tensor) -> dict[str, Tensor]:
-        parts = torch.split(flat, [shape.numel() for shape in self._shapes])
-        named = zip(self._names, parts, self._shapes, strict=True)
-        return {name: part.reshape(shape) for name, part, shape in named}
-
-    def _join(self, named: dict[str, Tensor]) -> Tensor:
-        return torch.cat([named[name].detach().reshape(-1) for name in self._names])
-
-
-_PRODUCTS = {
-    WAYS[0]: TorchModel._forward_over_reverse,
-    WAYS[1]: TorchModel._reverse_over_reverse,
-    WAYS[2]: TorchModel._finite_differences,
-}
-
-
-def _choose(model: nn.Module, names: Sequence[str] | None) -> dict[str, Tensor]:
-    """The parameters that are differentiated, by name."""
-    known = dict(model.named_parameters())
-    if names is not None:
-        for name in names:
-            if name not in known:
-                raise SettingError(f"parameters: the model has no parameter {name!r}")
-        chosen = {name: known[name] for name in names}
-    else:
-        chosen = {name: value for name, value in known.items() if value.requires_grad}
-    if not chosen:
-        raise SettingError("the model has no parameters that require a gradient")
-    for name, value in chosen.items():
-        if not value.is_floating_point():
-            raise SettingError(f"parameter {name!r} is of type {value.dtype}, not floating point")
-        if not bool(torch.isfinite(value).all()):
-            raise DataError(f"parameter {name!r} holds values that are not finite")
-    return chosen
-
-
-def as_batches(batches: Any) -> list[Any]:
-    """A batch, a list of batches or a loader as a list; a loader is gone through once."""
-    pair = isinstance(batches, (tuple, list)) and len(batches) == 2
-    if pair and all(isinstance(one, Tensor) for one in batches):
-        found = [tuple(batches)]
-    elif isinstance(batches, (Tensor, dict)):
-        found = [batches]
-    elif isinstance(batches, Iterable):
-        found = list(batches)
-    else:
-        raise SettingError(f"batches must be a batch, a list or a loader, got {type(batches)}")
-    if not found:
-        raise DataError("there are no batches")
-    return found
-
-
-def rows(batch: Any) -> int:
-    """The number of samples of a batch: the length of its first tensor."""
-    for one in _tensors(batch):
-        if one.ndim:
-            return int(one.shape[0])
-    raise DataError("a batch holds no tensor with samples along its first axis")
-
-
-def _tensors(batch: Any) -> Iterator[Tensor]:
-    if isinstance(batch, Tensor):
-        yield batch
-    elif isinstance(batch, dict):
-        for one in batch.values():
-            yield from _tensors(one)
-    elif isinstance(batch, (list, tuple)):
-        for one in batch:
-            yield from _tensors(one)
-
-
-def _to(batch: Any, device: torch.device) -> Any:
-    """The batch where the model is; values that are not finite are refused."""
-    if isinstance(batch, Tensor):
-        if batch.is_floating_point() and not bool(torch.isfinite(batch).all()):
-            raise DataError("a batch holds values that are not finite")
-        return batch.to(device)
-    if isinstance(batch, dict):
-        return {key: _to(one, device) for key, one in batch.items()}
-    if isinstance(batch, (list, tuple)):
-        return type(batch)(_to(one, device) for one in batch)
-    return batch
-
-
-def _pair(batch: Any) -> tuple[Any, Any]:
-    if isinstance(batch, (list, tuple)) and len(batch) == 2:
-        return batch[0], batch[1]
-    raise SettingError("the Gauss-Newton matrix needs batches of (inputs, targets)")
-
-
-@contextmanager
-def _untouched(model: nn.Module) -> Iterator[None]:
-    """The same random numbers in every product, and the random state as before afterwards."""
-    devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
-    with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(0)
-        yield
+    def _join(self, named: Values) -> Tensor:
+        return torch.cat([named[name].detach().reshape(-1).to(self._kind) for name in self._shapes])
