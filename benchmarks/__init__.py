@@ -22,7 +22,7 @@ CASES = {
     "flow-d5": "flow:flow_d5",
     "scaling": "descent:scaling",
 }
-ON_REQUEST = {"advice": "advice:advice"}
+ON_REQUEST = {"advice": "advice:advice", "probes": "probes:probes"}
 """Cases that are not about speed and run only when they are named."""
 
 
@@ -32,6 +32,17 @@ def run(
     """The named cases, or all that are about speed, one after the other."""
     known = CASES | ON_REQUEST
     chosen = [check_choice("case", case, known) for case in cases] or list(CASES)
+    if set(chosen) != {"probes"}:
+        _check_rivals()
+    results = []
+    for case in chosen:
+        announce(case)
+        module, function = known[case].split(":")
+        results.append(getattr(import_module(f"benchmarks.{module}"), function)())
+    return results
+
+
+def _check_rivals() -> None:
     try:
         import diffrax  # noqa: F401
         import jax  # noqa: F401
@@ -42,9 +53,3 @@ def run(
             f"benchmarks compare with {error.name}, which is not installed: "
             "pip install 'flatmin[bench]'"
         ) from None
-    results = []
-    for case in chosen:
-        announce(case)
-        module, function = known[case].split(":")
-        results.append(getattr(import_module(f"benchmarks.{module}"), function)())
-    return results
