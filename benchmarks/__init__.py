@@ -22,7 +22,7 @@ CASES = {
     "flow-d5": "flow:flow_d5",
     "scaling": "descent:scaling",
 }
-ON_REQUEST = {"advice": "advice:advice", "probes": "probes:probes"}
+ON_REQUEST = {"advice": "advice:advice", "probes": "probes:probes", "monitor": "monitor:monitor"}
 """Cases that are not about speed and run only when they are named."""
 
 
@@ -32,7 +32,7 @@ def run(
     """The named cases, or all that are about speed, one after the other."""
     known = CASES | ON_REQUEST
     chosen = [check_choice("case", case, known) for case in cases] or list(CASES)
-    if set(chosen) != {"probes"}:
+    if not set(chosen) <= {"probes", "monitor"}:  # these bring rivals of their own
         _check_rivals()
     results = []
     for case in chosen:

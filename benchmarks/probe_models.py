@@ -12,6 +12,7 @@ from torch import nn
 from torch.func import functional_call
 
 from flatmin.core.arrays import Float
+from flatmin.probes.torch_products import plain_attention
 
 
 @dataclass(frozen=True)
@@ -126,11 +127,6 @@ def cases() -> Iterator[ProbeCase]:
         one = torch.ones(1).double(), torch.ones(1).double()
         quadratic = _Quadratic(spectrum).double()
         yield ProbeCase(name, quadratic, _Mean(), one, np.sort(spectrum))
-
-
-def plain_attention() -> Any:
-    """Attention that can be differentiated twice; the fused one cannot."""
-    return nn.attention.sdpa_kernel(nn.attention.SDPBackend.MATH)
 
 
 def _train(model: Any, loss: Any, x: Any, y: Any, steps: int) -> None:

@@ -75,8 +75,9 @@ def _measure() -> Iterator[Measured]:
     import torch
 
     import flatmin.torch as doors
-    from benchmarks.probe_models import cases, plain_attention
+    from benchmarks.probe_models import cases
     from benchmarks.probe_rivals import RIVALS, pyhessian_in_truth
+    from flatmin.probes.torch_products import plain_attention
 
     for case in cases():
         print(f"  {case.name}", file=sys.stderr, flush=True)

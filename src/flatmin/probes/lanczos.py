@@ -64,11 +64,16 @@ class Operator(Protocol):
 class Lanczos:
     """A Krylov basis that grows by one product at a time."""
 
-    def __init__(self, operator: Operator, seed: int = 0, warm: list[Vector] | None = None) -> None:
-        """From a Gaussian vector of length about 1, plus earlier eigenvectors of length 1 each."""
+    def __init__(
+        self,
+        operator: Operator,
+        seed: int = 0,
+        warm: list[Vector] | None = None,
+        news: float = 1.0,
+    ) -> None:
+        """From a Gaussian vector of about the length `news`, plus earlier vectors of length 1."""
         self._operator = operator
-        # |s g| is about 1: half of a warm start is news.
-        self._scale = 1.0 / math.sqrt(operator.size)
+        self._scale = news / math.sqrt(operator.size)
         parts = [operator.gaussian(seed), *(warm or [])]
         start = operator.combine(parts, np.array([self._scale] + [1.0] * (len(parts) - 1)))
         self._start_norm = self._norm(start)

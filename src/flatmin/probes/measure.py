@@ -49,8 +49,11 @@ def largest(
     start: Any = None,
     seed: int = 0,
     quick: bool = False,
+    news: float = 1.0,
 ) -> Probe:
     """The interval of the largest signed eigenvalue.
+
+    A start is mixed with a random vector of the length `news` (see `Lanczos`).
 
     `quick` ends already where the Ritz value has settled by its residual; the upper end is then as
     far away as what was shown leaves it.
@@ -58,7 +61,7 @@ def largest(
     check_positive("tolerance", tolerance)
     limit = _settings(confidence, budget)
     begun = time.perf_counter()
-    krylov = Krylov(model, seed, None if start is None else [_unit(model, start)])
+    krylov = Krylov(model, seed, None if start is None else [_unit(model, start)], news)
     low, value, high = -math.inf, math.nan, math.inf
     while krylov.products < limit and not krylov.exhausted:
         krylov.extend()
@@ -144,9 +147,15 @@ class Krylov(Lanczos):
     function gives a matrix that is not symmetric.
     """
 
-    def __init__(self, model: Model, seed: int = 0, warm: list[Vector] | None = None) -> None:
-        super().__init__(model, seed, warm)
-        self._model, self._again = model, (seed, warm)
+    def __init__(
+        self,
+        model: Model,
+        seed: int = 0,
+        warm: list[Vector] | None = None,
+        news: float = 1.0,
+    ) -> None:
+        super().__init__(model, seed, warm, news)
+        self._model, self._again = model, (seed, warm, news)
 
     def extend(self) -> None:
         """One more product."""

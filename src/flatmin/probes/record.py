@@ -69,7 +69,7 @@ class Probe:
         return f"Rayleigh quotient; random start, {100 * self.confidence:g} % confidence"
 
     def __str__(self) -> str:
-        state = "" if self.narrow else "; WIDER than asked for: the products ended first"
+        state = "" if self.narrow else "; WIDER than asked for"
         other = "" if self.data_error is None else f"; other samples: +- {self.data_error:.2g}"
         return (
             f"largest eigenvalue of the {self.matrix} between {self.low:.6g} (Rayleigh quotient) "

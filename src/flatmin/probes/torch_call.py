@@ -31,6 +31,7 @@ class TorchCall:
 
     def __init__(self, model: nn.Module, loss: Loss, parameters: Sequence[str] | None) -> None:
         self.model, self.loss = model, loss
+        self.step: float | None = None  # of finite differences, once it was found
         self.chosen = choose(model, parameters)
         self._devices = {one.device for one in self.chosen.values()}
         if len(self._devices) > 1:

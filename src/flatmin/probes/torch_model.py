@@ -111,12 +111,15 @@ class TorchModel:
 
     def parts(self, v: Tensor) -> Iterator[Tensor]:
         """H_B v of each batch."""
-        at, along = self._at(), self._split(v)
-        for number, batch in enumerate(self.batches):
-            total = torch.zeros_like(v)
-            for share, piece in chunks(batch, self._chunk):
-                total.add_(self._join(self._one(at, along, piece, number)), alpha=share)
-            yield total
+        for number in range(len(self.batches)):
+            yield self.part(number, v)
+
+    def part(self, number: int, v: Tensor) -> Tensor:
+        """H_B v of one batch."""
+        at, along, total = self._at(), self._split(v), torch.zeros_like(v)
+        for share, piece in chunks(self.batches[number], self._chunk):
+            total.add_(self._join(self._one(at, along, piece, number)), alpha=share)
+        return total
 
     def _one(self, at: Values, v: Values, batch: Any, number: int) -> Values:
         if self.matrix == "Gauss-Newton":

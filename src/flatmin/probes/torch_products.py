@@ -2,8 +2,10 @@
 
 - forward over reverse: the directional derivative of the gradient;
 - reverse over reverse: the gradient of <gradient, v>;
-- finite differences: (g(W + h v) - g(W - h v))/2h, where even double backward is missing, as in
-  fused attention. Their error is of order precision^(2/3).
+- finite differences: (g(W + h v) - g(W - h v))/2h, where even double backward is missing. The step
+  is the one of several at which two neighbours agree best.
+
+PyTorch's own fused attention cannot be differentiated twice: the first two ways take its plain one.
 
 The Gauss-Newton matrix is J' (d^2 loss / d output^2) J, with J the Jacobian of the output.
 """
@@ -11,10 +13,11 @@ The Gauss-Newton matrix is J' (d^2 loss / d output^2) J, with J the Jacobian of 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import grad, jvp, vjp
 
 from flatmin.core.errors import SettingError
@@ -25,7 +28,8 @@ Product = Callable[[TorchCall, Values, Values, Any, int], Values]
 
 def forward_over_reverse(call: TorchCall, at: Values, v: Values, batch: Any, number: int) -> Values:
     """jvp of grad."""
-    found: Values = jvp(grad(lambda one: call.value(one, batch, number)), (at,), (v,))[1]
+    with plain_attention():
+        found: Values = jvp(grad(lambda one: call.value(one, batch, number)), (at,), (v,))[1]
     return found
 
 
@@ -33,7 +37,8 @@ def reverse_over_reverse(call: TorchCall, at: Values, v: Values, batch: Any, num
     """grad of <grad, v>."""
     leaves = {name: one.clone().requires_grad_() for name, one in at.items()}
     places = list(leaves.values())
-    value = call.value(leaves, batch, number)
+    with plain_attention():
+        value = call.value(leaves, batch, number)
     first = torch.autograd.grad(value, places, create_graph=True, materialize_grads=True)
     along = torch.stack([(g * v[name]).sum() for name, g in zip(leaves, first, strict=True)]).sum()
     if not along.requires_grad:  # the loss is linear in what was chosen
@@ -43,19 +48,28 @@ def reverse_over_reverse(call: TorchCall, at: Values, v: Values, batch: Any, num
 
 
 def finite_differences(call: TorchCall, at: Values, v: Values, batch: Any, number: int) -> Values:
-    """Central, with the step at which h^2 and precision/h balance for parameters of this size."""
-    precision = max(torch.finfo(one.dtype).eps for one in at.values())
+    """Central differences."""
     length = _norm(v)
     if length == 0.0:
         return v
-    step = max(_norm(at), 1.0) * precision ** (1.0 / 3.0) / length
-    ends = [
-        gradient(
-            call, {name: one + sign * step * v[name] for name, one in at.items()}, batch, number
-        )
-        for sign in (1.0, -1.0)
-    ]
-    return {name: (ends[0][name] - ends[1][name]) / (2.0 * step) for name in at}
+
+    def difference(step: float) -> Values:
+        ends = [
+            gradient(call, {name: one + h * v[name] for name, one in at.items()}, batch, number)
+            for h in (step / length, -step / length)
+        ]
+        return {name: (ends[0][name] - ends[1][name]) * (length / (2.0 * step)) for name in at}
+
+    if call.step is None:
+        precision = max(torch.finfo(one.dtype).eps for one in at.values())
+        largest = max(_norm(at), 1.0) * precision ** (1.0 / 3.0)
+        steps = [largest * 3.0**-k for k in range(6)]
+        found = [difference(step) for step in steps]
+        gaps = [
+            _norm({name: one[name] - other[name] for name in at}) for one, other in pairwise(found)
+        ]
+        call.step = steps[1 + gaps.index(min(gaps))]
+    return difference(call.step)
 
 
 def gradient(call: TorchCall, at: Values, batch: Any, number: int) -> Values:
@@ -76,11 +90,17 @@ def gauss_newton(call: TorchCall, at: Values, v: Values, batch: Any, number: int
             found: Tensor = call.output(one, batch[0])
             return found
 
-    out, back = vjp(outputs, at)
-    along = jvp(outputs, (at,), (v,))[1]
+    with plain_attention():
+        out, back = vjp(outputs, at)
+        along = jvp(outputs, (at,), (v,))[1]
     bent = jvp(grad(lambda o: call.loss(o, batch[1])), (out.detach(),), (along.detach(),))[1]
     result: Values = back(bent.detach())[0]
     return result
+
+
+def plain_attention() -> Any:
+    """Attention that can be differentiated twice."""
+    return nn.attention.sdpa_kernel(nn.attention.SDPBackend.MATH)
 
 
 WAYS: dict[str, Product] = {
