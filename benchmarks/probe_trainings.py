@@ -1,6 +1,7 @@
 """Three trainings for the monitor, from scikit-learn's digits and a text made here.
 
-All of them are full-batch, so that there is one matrix and one edge.
+All of them are full-batch, so that there is one matrix and one edge. They are in double
+precision, in which a very small kick can be followed.
 """
 
 from __future__ import annotations
@@ -50,15 +51,15 @@ def trainings() -> Iterator[Training]:
     from sklearn.datasets import load_digits
 
     images, digits = load_digits(return_X_y=True)
-    x = torch.tensor(images / 16.0 - 0.5, dtype=torch.float32)[:400]
+    x = torch.tensor(images / 16.0 - 0.5, dtype=torch.float64)[:400]
     y = torch.tensor(digits)[:400]
-    one_hot = nn.functional.one_hot(y, 10).float()
+    one_hot = nn.functional.one_hot(y, 10).double()
     torch.manual_seed(0)
     mlp = nn.Sequential(
         nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 10)
     )
     yield Training(
-        "MLP, digits, descent", mlp, nn.MSELoss(), (x, one_hot),
+        "MLP, digits, descent", mlp.double(), nn.MSELoss(), (x, one_hot),
         lambda m, rate: torch.optim.SGD(m.parameters(), lr=rate), 0.8, 1500,
     )  # fmt: skip
     torch.manual_seed(1)
@@ -67,7 +68,7 @@ def trainings() -> Iterator[Training]:
         nn.Flatten(), nn.Linear(32, 10),
     )  # fmt: skip
     yield Training(
-        "convolutional, digits, momentum", convolutional, nn.MSELoss(),
+        "convolutional, digits, momentum", convolutional.double(), nn.MSELoss(),
         (x.reshape(-1, 1, 8, 8), one_hot),
         lambda m, rate: torch.optim.SGD(m.parameters(), lr=rate, momentum=0.9), 0.5, 1000,
     )  # fmt: skip
@@ -77,7 +78,7 @@ def trainings() -> Iterator[Training]:
     codes = torch.tensor([letters.index(one) for one in text])
     rows = codes[: len(codes) // 17 * 17].reshape(-1, 17)
     yield Training(
-        "transformer, text, AdamW", _Characters(len(letters), 16), nn.CrossEntropyLoss(),
+        "transformer, text, AdamW", _Characters(len(letters), 16).double(), nn.CrossEntropyLoss(),
         (rows[:, :-1], rows[:, 1:]),
-        lambda m, rate: torch.optim.AdamW(m.parameters(), lr=rate, weight_decay=0.01), 3e-3, 800,
+        lambda m, rate: torch.optim.AdamW(m.parameters(), lr=rate, weight_decay=0.01), 1e-3, 1600,
     )  # fmt: skip
