@@ -3,11 +3,11 @@
 Of each training: the step at which the headroom passes 1, and the step from which the loss rises;
 the monitor's share of the time, measured, at a budget of 3 %; products a check. Twice the training
 is continued at other rates: on the way, where the headroom first falls below 1.25, and at its end,
-after a hundred steps at half the rate. Each rate is run twice, as it is and after a small kick along
-the top eigenvector. It is *stable* if the two are nearer to each other along it from the 13th to the
-18th step after the kick than in the first six. The largest stable rate by bisection is compared with
-the one that the monitor predicts. The prediction is for the matrix as it is: on the way AdamW's
-preconditioner moves within those steps.
+after a hundred steps at half the rate. Each rate is run twice, as it is and after a small kick
+along the top eigenvector. It is *stable* if the two are nearer to each other along it from the 13th
+to the 18th step after the kick than in the first six. The largest stable rate by bisection is
+compared with the one that the monitor predicts. The prediction is for the matrix as it is: on the
+way AdamW's preconditioner moves within those steps.
 """
 
 from __future__ import annotations
