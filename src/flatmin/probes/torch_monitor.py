@@ -25,6 +25,7 @@ from flatmin.probes.torch_model import TorchModel
 from flatmin.probes.watch import Check, Watch, tell
 
 FULL_EVERY = 8
+CARE = 1.5  # checks may take longer than the last of their kind
 NEWS = 0.1  # the length of the random part of a quick check's start
 
 
@@ -92,7 +93,7 @@ class Monitor(Watch):
             self._begun = begun
         self._steps += 1
         if self._budget is not None and self.checks:
-            cost = self._costs[self._full]
+            cost = CARE * self._costs[self._full]
             if self.spent + cost > self._budget * (begun - self._begun + cost):
                 return None
         full = self._full
