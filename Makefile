@@ -43,7 +43,7 @@ test: $(READY)
 # PyTorch first, so that nothing pulls another.
 $(PROBES_VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(PROBES_VENV)
-	PIP_CONSTRAINT=$(abspath constraints.txt) $(PROBES_VENV)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(PROBES_VENV)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
 	PIP_CONSTRAINT=$(abspath constraints.txt) $(PROBES_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[probes]'
 	@touch $@
 
