@@ -1,6 +1,7 @@
 """How Sphinx builds the documentation: `make docs`.
 
-Pages are Markdown (MyST). The API pages are made from the docstrings of the source, which are plain
+Pages are Markdown (MyST); tutorials are notebooks without outputs, which are run here: one that
+fails fails the build. The API pages are made from the docstrings of the source, which are plain
 text: `as_rest` turns each into reStructuredText. A line `@modules NAME ...` in a page becomes one
 section per module; `NAME.*` stands for every module of a package, so that new ones appear.
 """
@@ -25,10 +26,15 @@ release = version = re.search(
     r'__version__ = "(.*)"', (SOURCE / "flatmin" / "__init__.py").read_text()
 ).group(1)
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.mathjax"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.mathjax"]
 exclude_patterns = ["_build", "_generated"]
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
+
+nb_execution_mode = "force"
+nb_execution_raise_on_error = True
+nb_execution_timeout = 300
+nb_merge_streams = True
 
 html_math_renderer = "mathml"
 html_theme = "furo"

@@ -1,4 +1,7 @@
-"""Draws ceiling.png and flattest-depth.png of docs/images: `python docs/pictures.py`."""
+"""Draws pictures of docs/images that nothing else makes: `python docs/pictures.py`.
+
+These are ceiling.png, flattest-depth.png, and those that begin with atlas.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,9 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
 
 import flatmin
 from flatmin.core.figures import BLACK, BLUE, GREEN, ORANGE, new_figure, save
+from flatmin.data.sets import paper_samples
+from flatmin.dynamics.atlas import atlas
+from flatmin.dynamics.atlas_figure import atlas_figure
 from flatmin.dynamics.figures import rate_figure
 from flatmin.network.architecture import residual_output_vector
 
@@ -71,7 +77,31 @@ def _scaled(data: flatmin.Regression, norm: float) -> flatmin.Regression:
     return replace(data, w_star=norm * data.w_star / data.w_star_norm)
 
 
+def paper_atlas(path: Path) -> None:
+    """The paper's data above the ceiling."""
+    save(atlas_figure(atlas(paper_samples("linear").regression(), DEPTH, runs=16)), path)
+
+
+def diabetes_atlas(path: Path) -> None:
+    """scikit-learn's diabetes table above the ceiling, features and target standardised."""
+    X, y = load_diabetes(return_X_y=True)
+    X, y = ((v - v.mean(axis=0)) / v.std(axis=0) for v in (X, y))
+    data = flatmin.Samples.from_arrays(X, y).regression()
+    save(atlas_figure(atlas(data, 4, runs=16)), path)
+
+
+def two_directions_atlas(path: Path) -> None:
+    """Data on which two directions are critical at once."""
+    data = flatmin.spectrum_samples(
+        n=100, d=5, condition_number=100, alignment="weak", seed=0
+    ).regression()
+    save(atlas_figure(atlas(data, 3, c=np.linspace(0.95, 1.7, 300), runs=16)), path)
+
+
 if __name__ == "__main__":
     images = Path(__file__).parent / "images"
     ceiling(images / "ceiling.png")
     flattest_depth(images / "flattest-depth.png")
+    paper_atlas(images / "atlas-10.png")
+    diabetes_atlas(images / "atlas-diabetes.png")
+    two_directions_atlas(images / "atlas-two-directions.png")

@@ -16,6 +16,7 @@ from flatmin.data.samples import Samples
 from flatmin.theory import certificate
 from flatmin.theory.certificate import Certificate, certify, read_certificate
 from flatmin.theory.minimal_sharpness import minimal_sharpness
+from flatmin.theory.prediction import predict
 
 # The longest floating-point type decides how narrow a proof can be.
 LONG = np.finfo(np.longdouble).eps < 1e-17
@@ -191,3 +192,23 @@ def test_files_that_are_none(monkeypatch, capsys, tmp_path):
         code, _, err = call(monkeypatch, capsys, "verify", file)
         assert code == 2
         assert "proof.json" in err
+
+
+def test_a_prediction_verifies_itself():
+    for targets in (1, 3):
+        data = gaussian_samples(30, 4, seed=1, targets=targets).regression()
+        found = predict(data, 5)
+        assert found.verify()
+        assert found.certificate.lower <= found.exact * (1 + 1e-12)
+    # Another value under the same proof is not verified.
+    wrong = replace(found, minimal=replace(found.minimal, exact=1.001 * found.exact))
+    assert not wrong.verify()
+
+
+def test_narrow_layers_are_named_with_their_bound():
+    data = gaussian_samples(30, 4, seed=1, targets=3).regression()
+    found = predict(data, 4)
+    one, two, three = (found.least_of_width(width) for width in (1, 2, 3))
+    assert one <= two <= three == found.exact
+    (note,) = [line for line in found.notes() if line.startswith("several targets")]
+    assert f"at least {one:.4g} with 1 and {two:.4g} with 2" in note

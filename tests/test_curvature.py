@@ -15,6 +15,7 @@ from flatmin.data.generators import gaussian_samples
 from flatmin.network.activations import ACTIVATIONS
 from flatmin.network.architecture import Architecture
 from flatmin.network.ensemble import Ensemble
+from flatmin.network.initialisation import initialise
 from flatmin.theory.minimisers import (
     balanced_minimiser,
     flattest_minimiser,
@@ -33,7 +34,10 @@ LINEAR = [
     Architecture.multivariate(3, 1, 2),
 ]
 NONLINEAR = [
-    Architecture.mlp(3, 3, width=4, activation=name) for name in ACTIVATIONS if name != "linear"
+    *(Architecture.mlp(3, 3, width=4, activation=name) for name in ACTIVATIONS if name != "linear"),
+    *(Architecture.mlp(3, 3, width=2, activation=name, biases=True) for name in ACTIVATIONS),
+    Architecture(3, (2, 4), (0.5, -1.0, 0.0, 2.0), biases=True),
+    Architecture.mlp(3, 1, biases=True),
 ]
 CASES = LINEAR + NONLINEAR
 
@@ -253,7 +257,7 @@ def test_activation_derivatives(name):
         (lambda s, w: sharpness(s, w, max_products=0), "max_products must be"),
         (lambda s, w: sharpness(s, w, start=[1.0]), "start must have shape"),
         (lambda s, w: sharpness(s, []), "at least one matrix"),
-        (lambda s, w: sharpness(s, [w[0][:, :4], *w[1:]]), "W_1 must have 5 columns"),
+        (lambda s, w: sharpness(s, [w[0][:, :4], *w[1:]]), "takes 4 inputs but the data have 5"),
         (lambda s, w: sharpness(s, w[:-1]), "pass the output vector p"),
         (lambda s, w: sharpness(s, [w[0], w[2][:, :3]]), "W_2 must have shape"),
         (
@@ -278,3 +282,11 @@ def test_the_record_prints_its_convention():
     assert "no factor 1/2" in str(record)
     assert "no factor 1/2" in str(record[0])
     assert set(record[0].as_dict()) == {"value", "residual", "products", "method", "converged"}
+
+
+def test_no_networks_have_no_sharpness():
+    data = gaussian_samples(20, 3, seed=0)
+    nothing = initialise(Architecture.mlp(3, 2), "gaussian", 0.5, 0, networks=2)[:0]
+    found = sharpness(data, nothing)
+    assert len(found) == 0
+    assert found.vector.shape == (0, 12)

@@ -15,9 +15,10 @@ from typing import Annotated
 import typer
 
 from flatmin import __version__
+from flatmin.cli.atlas import atlas
 from flatmin.cli.bench import bench
 from flatmin.cli.check import check
-from flatmin.cli.commands import HELP, Commands
+from flatmin.cli.commands import HELP, Commands, reading
 from flatmin.cli.interrupt import interruptible
 from flatmin.cli.predict import predict
 from flatmin.cli.reproduce import reproduce
@@ -54,12 +55,8 @@ def _root(
     pass
 
 
-app.command()(predict)
-app.command()(verify)
-app.command()(train)
-app.command()(check)
-app.command()(bench)
-app.command()(reproduce)
+for command in (predict, verify, train, atlas, check, bench, reproduce):
+    app.command()(reading(command))
 app.add_typer(study_app, name="study")
 
 

@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,7 @@ class Store:
         self.directory = directory
         self.study_text: str = record["study"]
         self.study_hash: str = record["sha256"]
+        self.total_runs: int | None = record.get("runs")
         self._runs, self._traces = directory / "runs", directory / "traces"
         self._failures = directory / "failures"
 
@@ -101,7 +103,12 @@ class Store:
 
     @classmethod
     def create_or_open(
-        cls, directory: Path, study_text: str, spec_toml: str, note: Note | None = None
+        cls,
+        directory: Path,
+        study_text: str,
+        spec_toml: str,
+        note: Note | None = None,
+        runs: int | None = None,
     ) -> Store:
         """Begin a study in a locked directory, or continue the same one.
 
@@ -112,7 +119,8 @@ class Store:
             _check_same(directory, study_text, say)
         else:
             _write(directory / _SPEC, spec_toml.encode())
-            record = {"study": study_text, "sha256": hash_of(study_text), "versions": versions()}
+            record: dict[str, Any] = {"study": study_text, "sha256": hash_of(study_text)}
+            record |= {"versions": versions(), "runs": runs}
             _write(directory / _RECORD, (json.dumps(record, indent=2) + "\n").encode())
         store = cls(directory)
         for folder in (store._runs, store._traces, store._failures):
@@ -129,7 +137,7 @@ class Store:
             for path in sorted(folder.glob("[!.]*")):
                 if shard_id(path) is None:
                     say(f"{str(path)!r} is not part of this study and was left alone")
-                elif wrong := shard_files.fault(path, self.study_hash):
+                elif wrong := shard_files.deep_fault(path, self.study_hash):
                     aside = _put_aside(path)
                     say(f"{str(path)!r} {wrong}: kept as {aside.name!r}; the shard is run again")
 
@@ -138,6 +146,28 @@ class Store:
         """The share of the excess risk of w = 0 at which runs of this study count as learned."""
         method = json.loads(self.study_text).get("method", {})
         return float(method.get("learned_at", LEARNED_AT))
+
+    def missing(self) -> int | None:
+        """Runs of the study that no whole shard holds; None where the total is not recorded."""
+        if self.total_runs is None:
+            return None
+        return self.total_runs - sum(shard_files.row_count(path) for path in self._run_files())
+
+    def faults(self) -> dict[str, str]:
+        """What is wrong with files in the study's folders, each read as a whole."""
+        found = {}
+        for folder in (self._runs, self._traces):
+            for path in sorted(folder.glob("[!.]*")):
+                wrong = "is not part of this study"
+                if shard_id(path) is not None:
+                    wrong = shard_files.deep_fault(path, self.study_hash) or ""
+                if wrong:
+                    found[f"{folder.name}/{path.name}"] = wrong
+        for path in self._runs.glob("shard-*"):
+            traces = self._traces / path.name
+            if not shard_files.fault(path, self.study_hash) and not self._complete(path):
+                found.setdefault(f"{self._traces.name}/{traces.name}", "is missing")
+        return found
 
     def finished(self) -> set[str]:
         """The shards that are complete."""
@@ -158,12 +188,12 @@ class Store:
         if packed.traces is not None:
             _write(shard_path(self._traces, packed.shard_id), packed.traces)
         _write(shard_path(self._runs, packed.shard_id), packed.rows)
-        self._failure_path(packed.shard_id).unlink(missing_ok=True)
+        (self._failures / f"{packed.shard_id}.json").unlink(missing_ok=True)
 
     def write_failure(self, failure: Failure) -> None:
         """Record that a shard failed; the record goes when the shard succeeds."""
         text = json.dumps(asdict(failure), indent=2) + "\n"
-        _write(self._failure_path(failure.shard_id), text.encode())
+        _write(self._failures / f"{failure.shard_id}.json", text.encode())
 
     def failures(self) -> list[Failure]:
         """The shards that failed and have not succeeded since."""
@@ -175,14 +205,11 @@ class Store:
                 continue  # A file from elsewhere says nothing about this study.
         return found
 
-    def _failure_path(self, name: str) -> Path:
-        return self._failures / f"{name}.json"
-
     def counts(self) -> Counter[str]:
         """Finished runs by state, and how many of them ended at the edge of stability."""
         total: Counter[str] = Counter()
         for path in self._run_files():
-            total.update(shard_files.read_counts(path))
+            total.update(shard_files.count_states(shard_files.read(path, shard_files.COUNTED)))
         return total
 
     def read_rows(self) -> pa.Table:
@@ -218,12 +245,8 @@ def _write(path: Path, content: bytes) -> None:
 
 def _put_aside(path: Path) -> Path:
     """Rename to a hidden name, which tools that read the whole folder skip."""
-    number = 1
-    while True:
-        aside = path.with_name(f".{path.name}.{number}.broken")
-        if not aside.exists():
-            return path.rename(aside)
-        number += 1
+    names = (path.with_name(f".{path.name}.{number}.broken") for number in count(1))
+    return path.rename(next(aside for aside in names if not aside.exists()))
 
 
 def _refuse_other_folders(directory: Path) -> None:
@@ -246,7 +269,12 @@ def _read_record(directory: Path) -> dict[str, Any]:
     path = directory / _RECORD
     try:
         record = json.loads(path.read_text())
-        if record["sha256"] == hash_of(record["study"]) and isinstance(record["versions"], dict):
+        if (
+            record["sha256"] == hash_of(record["study"])
+            and isinstance(record["versions"], dict)
+            and isinstance(record.get("runs"), int | None)
+            and isinstance(json.loads(record["study"]), dict)
+        ):
             return dict(record)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         pass

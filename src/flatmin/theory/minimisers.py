@@ -117,7 +117,7 @@ def _several(
 
 def _product(regression: Regression, architecture: Architecture) -> tuple[Float, Float, Float]:
     """The singular value decomposition of P* that a network of this shape can reach."""
-    architecture.check_fits(regression.d, regression.targets)
+    architecture.check_fits(regression)
     u, s, v_transposed = _singular(regression)
     narrowest = min(architecture.widths)
     if narrowest < len(s):

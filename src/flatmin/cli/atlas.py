@@ -1,0 +1,80 @@
+"""`flatmin atlas`: what gradient descent does above the ceiling."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from flatmin.cli import options
+from flatmin.cli.output import show
+
+
+def atlas(
+    file: Annotated[
+        str | None,
+        typer.Argument(metavar="FILE", help="A table; without it, the paper's data."),
+    ] = None,
+    target: Annotated[str | None, typer.Option(help="The column to predict.")] = None,
+    features: options.Features = None,
+    drop: options.Drop = None,
+    one_hot: options.OneHot = None,
+    missing: options.Missing = None,
+    intercept: options.Intercept = False,
+    standardise: options.Standardise = False,
+    depth: Annotated[int | None, typer.Option(help="Number of layers L. Default: 10.")] = None,
+    depths: Annotated[
+        list[int] | None, typer.Option(help="Several depths, such as 2,3,5,10.")
+    ] = None,
+    rates: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="Rates as multiples c of the ceiling 2/S_min, or a list such as 0.9,1.1,1.3. "
+            "Default: 0.9:3:400."
+        ),
+    ] = None,
+    starts: Annotated[int, typer.Option(help="Starts near the flattest minimiser.")] = 4,
+    steps: Annotated[int, typer.Option(help="Steps of every run.")] = 20000,
+    width: Annotated[
+        int | None,
+        typer.Option(help="Width of hidden layers. Default: the features; 1 has the same orbits."),
+    ] = None,
+    basins: Annotated[
+        bool,
+        typer.Option(
+            "--basins/--no-basins",
+            help="Also tell the fate of networks drawn at random; or not.",
+        ),
+    ] = True,
+    init: Annotated[str, typer.Option(help="Their initialisation.")] = "pytorch",
+    scale: Annotated[float, typer.Option(help="Its scale; 1 is the standard one.")] = 1.0,
+    runs: Annotated[int, typer.Option(help="How many are drawn.")] = 16,
+    seed: Annotated[int, typer.Option(help="Seed of starts and kicks.")] = 0,
+    out: Annotated[
+        str | None, typer.Option(help="Write a figure a depth and a table here.")
+    ] = None,
+    json: options.Json = False,
+) -> None:
+    """Settled, periodic, chaotic or lost: what gradient descent does above the ceiling."""
+    from flatmin.data.regression import read_regression
+    from flatmin.dynamics.atlas import atlases
+
+    prepared = options.preparation(drop, one_hot, missing, intercept, standardise)
+    found = atlases(
+        options.problem(read_regression, file, target, features, prepared),
+        depth,
+        depths=depths or (),
+        c=rates,
+        starts=starts,
+        steps=steps,
+        width=width,
+        init=init,
+        scale=scale,
+        runs=runs if basins else 0,
+        seed=seed,
+        progress=not json,
+    )
+    written = found.save(out) if out is not None else []
+    show(found, json)
+    for path in written if not json else ():
+        print(path)

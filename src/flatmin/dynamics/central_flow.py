@@ -1,0 +1,231 @@
+"""The central flow: the smooth path that gradient descent follows on average at its edge.
+
+`CentralFlow` is the method, `central_flow` its engine; the force is in `central_force`. Steps are
+Heun's, half of eta long: time t is t/eta steps of descent. Every network is on its own; those that
+ended are taken out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Unpack
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from flatmin.core.arrays import Float, Whole, Yes
+from flatmin.core.checks import check_count, check_positive
+from flatmin.core.errors import SettingError
+from flatmin.core.progress import advancing
+from flatmin.data.regression import Regression
+from flatmin.data.samples import Samples
+from flatmin.dynamics.central_force import Middles
+from flatmin.dynamics.descent import Progress
+from flatmin.dynamics.endings import LEARNED_AT, check_share, flow_endings
+from flatmin.dynamics.measures import LAYER_MEASURES, passes_nothing, task
+from flatmin.dynamics.method import Method, Options
+from flatmin.dynamics.outcome import Outcome
+from flatmin.dynamics.recording import Recording, Trace
+from flatmin.dynamics.rule import Rule
+from flatmin.network.architecture import Family
+from flatmin.network.ensemble import Ensemble
+
+ORDERS = (1, 2)
+TOLERANCE = 1e-8
+# A start without a random part could follow an eigenvector that is no longer the top one.
+_FRESH = 16
+# A multiple of the excess risk at w = 0 that only a network on its way to infinity has.
+_DIVERGED = 1e6
+
+
+def _check_order(name: str, value: object) -> float:
+    if value not in ORDERS:
+        raise SettingError(f"{name} must be 1 or 2, got {value!r}")
+    return 1.0 if value == 1 else 2.0
+
+
+@dataclass(frozen=True)
+class CentralFlow(Method):
+    """The mean path of gradient descent at its edge of stability.
+
+    `steps` count those of the descent that it predicts.
+
+    >>> float(CentralFlow(learning_rate=0.1).edge)
+    20.0
+    """
+
+    learning_rate: ArrayLike
+    order: int = 2
+
+    name: ClassVar[str] = "central-flow"
+    title: ClassVar[str] = "Central flow"
+    edge_formula: ClassVar[str] = "2/eta"
+    edge_label: ClassVar[str] = "2 / learning rate"
+    own: ClassVar[dict[str, Callable[[str, object], float]]] = {"order": _check_order}
+
+    def __post_init__(self) -> None:
+        _check_order("order", self.order)
+
+    @property
+    def rule(self) -> Rule:
+        """That of gradient descent, whose mean it is; a step costs about a hundred of its steps."""
+        return Rule(cost=100.0)
+
+    def run(
+        self,
+        problem: Regression | Samples,
+        ensemble: Ensemble,
+        *,
+        steps: ArrayLike,
+        **options: Unpack[Options],
+    ) -> Outcome:
+        """Every network of an ensemble, to its end."""
+        total = int(np.broadcast_to(steps, len(ensemble)).sum())
+        with advancing(options.get("progress"), "central flow", total) as advance:
+            return central_flow(
+                problem.regression(),
+                ensemble,
+                self.learning_rate,
+                steps,
+                order=self.order,
+                recording=options.get("recording"),
+                tolerance=options.get("tolerance") or TOLERANCE,
+                learned_at=options.get("learned_at", LEARNED_AT),
+                progress=advance,
+            )
+
+
+def central_flow(
+    regression: Regression,
+    ensemble: Ensemble,
+    learning_rate: ArrayLike,
+    steps: ArrayLike,
+    *,
+    order: int = 2,
+    recording: Recording | None = None,
+    tolerance: float = TOLERANCE,
+    learned_at: float = LEARNED_AT,
+    progress: Progress | None = None,
+) -> Outcome:
+    """The central flow of every network, for the time of so many steps of descent.
+
+    A run ends early where the mean force is at most `tolerance`. What is recorded is that of the
+    middle; besides it a trace holds the `amplitude` x of the swing and the `mean_excess_risk` of
+    its two ends, which is what gradient descent has on average. The outcome's `extras` hold both of
+    the end.
+
+    >>> from flatmin.data.generators import gaussian_samples
+    >>> from flatmin.network.architecture import Architecture
+    >>> from flatmin.network.initialisation import initialise
+    >>> data = gaussian_samples(seed=0).regression()
+    >>> start = initialise(Architecture.mlp(5, 4), "gaussian", 0.4, 0, networks=3)
+    >>> central_flow(data, start, 0.05, 2000)
+    Outcome(networks=3, learned=3, settled=3)
+    """
+    architecture, count = ensemble.architecture, len(ensemble)
+    if architecture.family is not Family.ONE_OUTPUT:
+        raise SettingError("central flow is for linear networks with one output")
+    architecture.check_fits(regression)
+    _check_order("order", order)
+    if recording is not None:
+        recording.check_for(architecture)
+    rates = np.broadcast_to(np.asarray(learning_rate, dtype=float), (count,)).copy()
+    budget = np.broadcast_to(np.asarray(steps), (count,)).astype(np.int64)
+    check_positive("learning rate", float(rates.min()))
+    check_count("steps", int(budget.min()))
+    tolerance = check_positive("tolerance", tolerance)
+    goal = check_share("learned_at", learned_at) * regression.excess_at_zero
+    networks = Middles(regression, architecture, ensemble.flat(), rates, order)
+    trace = None if recording is None else _Records(networks, recording)
+    limit = _DIVERGED * regression.excess_at_zero
+    going, taken = np.arange(count), np.zeros(count, dtype=np.int64)
+    force = np.full(count, np.inf)
+    for step in range(int(budget.max()) + 1):
+        with np.errstate(over="ignore", invalid="ignore"):
+            velocity = networks.velocity(going, step % _FRESH == 0)
+            force[going] = np.linalg.norm(velocity, axis=1)
+        if trace is not None and step % trace.every == 0:
+            trace.keep(going)
+        taken[going] = step
+        lost = ~(networks.excess[going] <= limit)
+        ended = lost | (force[going] <= tolerance) | (budget[going] <= step)
+        going, velocity = going[~ended], velocity[~ended]
+        if not len(going):
+            break
+        networks.advance(going, velocity)
+        if progress is not None:
+            progress(len(going))
+    if progress is not None:
+        progress(int((budget - taken).sum()))
+    return _outcome(networks, taken, force <= tolerance, goal, None if trace is None else trace.all)
+
+
+class _Records:
+    """Rows of a trace; NaN after the end of a run."""
+
+    def __init__(self, networks: Middles, recording: Recording) -> None:
+        self.every, self._recording, self._networks = recording.every, recording, networks
+        self._task = task(networks.regression, networks.architecture)
+        self._values: dict[str, list[Float]] = {}
+
+    def keep(self, going: Whole) -> None:
+        """One record."""
+        networks = self._networks
+        row = {
+            "amplitude": networks.swing[going],
+            "mean_excess_risk": networks.mean_excess[going],
+            "excess_risk": networks.excess[going],
+            "gradient": networks.gradient[going],
+            "sharpness": networks.sharpness[going],
+            "sharpness_residual": networks.residual[going],
+        }
+        chosen = self._recording.quantities
+        unwanted = {"excess_risk", "gradient", "sharpness"} - set(chosen)
+        if "sharpness" in unwanted:
+            unwanted.add("sharpness_residual")
+        row = {name: values for name, values in row.items() if name not in unwanted}
+        if "distance" in chosen:
+            row["distance"] = networks.distance(going)
+        split = networks.architecture.split
+        layers, initial = split(networks.flat[going]), split(networks.initial[going])
+        for name in self._recording.layers:
+            row[name] = LAYER_MEASURES[name](layers, initial, self._task)
+        for name, values in row.items():
+            full = np.full((len(networks.flat), *values.shape[1:]), np.nan)
+            full[going] = values
+            self._values.setdefault(name, []).append(full)
+
+    @property
+    def all(self) -> Trace:
+        """The whole trace."""
+        values = {name: np.stack(rows) for name, rows in self._values.items()}
+        return Trace(np.arange(len(values["amplitude"]), dtype=np.int64) * self.every, values)
+
+
+def _outcome(
+    networks: Middles, taken: Whole, settled: Yes, goal: float, trace: Trace | None
+) -> Outcome:
+    architecture, everyone = networks.architecture, np.arange(len(networks.flat))
+    final = Ensemble.from_flat(architecture, networks.flat)
+    time = taken * networks.rates
+    with np.errstate(over="ignore", invalid="ignore"):
+        distance = networks.distance(everyone)
+        idle = passes_nothing(networks.regression, final, networks.excess, networks.gradient)
+    limit = _DIVERGED * networks.regression.excess_at_zero
+    excess = np.where(networks.excess <= limit, networks.excess, np.inf)
+    return Outcome(
+        ensemble=final,
+        state=flow_endings(settled & ~idle, excess, networks.gradient, time, idle),
+        steps=taken,
+        excess_risk=excess,
+        distance=distance,
+        gradient=networks.gradient,
+        goal=goal,
+        learned=excess <= goal,
+        period=np.zeros(len(final), dtype=np.int64),
+        more_steps=np.full(len(final), np.nan),
+        recorded=trace,
+        extras={"amplitude": networks.swing, "mean_excess_risk": networks.mean_excess},
+        beside=np.empty((len(final), 0)),
+    )

@@ -1,0 +1,105 @@
+"""Where one kind of orbit gives way to the next, from runs, with errors.
+
+At c_2 and c_4 something is born whose width grows as the square root of the distance from the
+threshold: the orbit of period two; the distance of an output from that two steps before. So the
+squared width is a smooth function of c: a cubic is fitted on runs beyond the threshold and
+continued to 0, and the error is how far that of a quadratic is from it, with the fit's own. (Runs
+at the threshold itself would take for ever.) c_div is the least rate at which a run diverged, so
+not below the true one; its error is how far the rates tried are apart, and the next lost run from
+the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from flatmin.core.arrays import Float
+from flatmin.dynamics.orbits import DIVERGED, Orbits
+
+# Rates of a threshold's own runs.
+REFINED = 24
+# Where the orbit of period two is measured for c_2, and how far beyond c_4 for that.
+NEAR_TWO, NEAR_FOUR = (1.004, 1.05), 0.025
+# The last outputs looked at, and the fewest rates that a cubic is fitted to.
+WATCHED_OUTPUTS, FEWEST_POINTS = 128, 6
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """A rate c with its error."""
+
+    c: float
+    error: float
+
+    def __str__(self) -> str:
+        places = int(np.clip(np.ceil(-np.log10(max(self.error, 1e-12))), 1, 8))
+        return f"{self.c:.{places}f} +- {self.error:.1g}"
+
+
+Run = Callable[[Float], tuple[Float, Orbits]]
+"""Runs at rates c, from every start: the c of each, and its orbit."""
+
+
+def second(run: Run, c: Float) -> Threshold | None:
+    """c_2, from the width of the orbit of period two."""
+    if c[-1] <= 1.0:
+        return None
+    every, found = run(np.linspace(*NEAR_TWO, REFINED))
+    kept = found.period == 2
+    return _continued(every[kept], found.swing[kept] ** 2)
+
+
+def fourth(run: Run, every: Float, orbits: Orbits) -> Threshold | None:
+    """c_4, from what is not yet back after two steps."""
+    twice = every[orbits.period == 2]
+    beyond = every[orbits.period == 4]
+    if not len(twice) or not np.any(beyond > twice.min()):
+        return None
+    after = beyond[beyond > twice.min()].min()
+    before = twice[twice < after].max()
+    c, found = run(np.linspace(before, after + NEAR_FOUR, REFINED))
+    last = found.output[-WATCHED_OUTPUTS:]
+    split = np.max(np.abs(last[2:] - last[:-2]), axis=0)
+    kept = (found.period == 4) & (split > 0.03 * found.swing)
+    return _continued(c[kept], split[kept] ** 2)
+
+
+def _continued(c: Float, squared: Float) -> Threshold | None:
+    """Where a squared width, fitted beyond its threshold, is 0."""
+    if len(np.unique(c)) < FEWEST_POINTS:
+        return None
+    centre, spread = float(c.min()), float(np.ptp(c))
+
+    def zero(degree: int) -> tuple[float, float]:
+        fit, covariance = np.polyfit((c - centre) / spread, squared, degree, cov=True)
+        roots = np.roots(fit)
+        # The real root nearest to the first point.
+        real = roots[np.abs(roots.imag) < 1e-9].real
+        best = real[np.argmin(np.abs(real))] if len(real) else np.nan
+        slope = np.polyval(np.polyder(fit), best)
+        powers = best ** np.arange(degree, -1, -1)
+        error = np.sqrt(powers @ covariance @ powers) / abs(slope)
+        return centre + spread * float(best), spread * float(error)
+
+    (first, _), (value, error) = zero(2), zero(3)
+    if not np.isfinite(value):
+        return None
+    return Threshold(value, abs(value - first) + error)
+
+
+def divergence(run: Run, every: Float, orbits: Orbits) -> Threshold | None:
+    """The least rate at which a run diverged, looked for again below the first of the map."""
+    lost = every[orbits.kind == DIVERGED]
+    if not len(lost):
+        return None
+    first, rates = lost.min(), np.unique(every)
+    below = rates[rates < first]
+    # Just above the threshold few runs diverge: look further down than the last rate without any.
+    low = below[max(0, len(below) - 8)] if len(below) else 0.5 * first
+    c, found = run(np.linspace(low, first, REFINED))
+    every_lost = np.sort(np.concatenate([lost, c[found.kind == DIVERGED]]))
+    gap = every_lost[1] - every_lost[0] if len(every_lost) > 1 else 0.0
+    return Threshold(float(every_lost[0]), float((first - low) / (REFINED - 1) + gap))
