@@ -25,7 +25,7 @@ from flatmin.probes.torch_model import TorchModel
 from flatmin.probes.watch import Check, Watch, tell
 
 FULL_EVERY = 8
-CARE = 1.5  # checks may take longer than the last of their kind
+CARE = 1.2  # products may take longer than in the last check
 NEWS = 0.1  # the length of the random part of a quick check's start
 
 
@@ -77,7 +77,9 @@ class Monitor(Watch):
         self._steps = 0
         self._begun = time.perf_counter()
         self.spent = 0.0
-        self._costs = {True: 0.0, False: 0.0}  # of the last full and the last quick check
+        self._pace = 0.0  # seconds a product
+        self._wanted = {True: 2, False: 2}  # products of the last full and the last quick check
+        self._allowed = self._most
         next(self._operator.parts(self._operator.gaussian(0)))  # what the first product loads
 
     @property
@@ -93,13 +95,16 @@ class Monitor(Watch):
             self._begun = begun
         self._steps += 1
         if self._budget is not None and self.checks:
-            cost = CARE * self._costs[self._full]
-            if self.spent + cost > self._budget * (begun - self._begun + cost):
+            left = self._budget * (begun - self._begun) - self.spent
+            self._allowed = min(self._most, int(left / (CARE * self._pace or 1e-9)))
+            if self._allowed < self._wanted[self._full]:
                 return None
         full = self._full
         check = self.check()
-        self._costs[full] = time.perf_counter() - begun
-        self.spent += self._costs[full]
+        cost = time.perf_counter() - begun
+        self.spent += cost
+        if check is not None:
+            self._pace, self._wanted[full] = cost / check.products, check.products
         return check
 
     @property
@@ -128,7 +133,7 @@ class Monitor(Watch):
             matrix,
             tolerance=self._tolerance,
             confidence=self._confidence,
-            budget=self._most,
+            budget=self._allowed,
             start=self._vector,
             seed=len(self.checks),
             quick=not full,
