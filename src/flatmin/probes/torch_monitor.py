@@ -32,8 +32,8 @@ NEWS = 0.1  # the length of the random part of a quick check's start
 class Monitor(Watch):
     """Call it after every step of the optimiser; it looks when it can afford to.
 
-    - budget: the share of the time that it may take, as measured, after the first check; None: a
-      check at every call;
+    - budget: the share of the time that it may take, as measured, besides its making; the first
+      check waits until it can be afforded. None: a check at every call;
     - batches: what the loss is measured on. Several batches mean that each step sees one of them:
       plain SGD is then gauged by batch sharpness (`small_batches` says otherwise);
     - writer: anything with TensorBoard's `add_scalar`; line: whether to print a line a check.
@@ -78,9 +78,12 @@ class Monitor(Watch):
         self._begun = time.perf_counter()
         self.spent = 0.0
         self._pace = 0.0  # seconds a product
-        self._wanted = {True: 2, False: 2}  # products of the last full and the last quick check
+        self._wanted = {True: 12, False: 2}  # products of the last full and the last quick check
         self._allowed = self._most
-        next(self._operator.parts(self._operator.gaussian(0)))  # what the first product loads
+        for _ in range(2):  # the first product loads what it needs, the second is timed
+            begun = time.perf_counter()
+            next(self._operator.parts(self._operator.gaussian(0)))
+            self._pace = (time.perf_counter() - begun) / self._operator.shares[0]
 
     @property
     def share(self) -> float:
@@ -94,7 +97,7 @@ class Monitor(Watch):
         if self._steps == 0:
             self._begun = begun
         self._steps += 1
-        if self._budget is not None and self.checks:
+        if self._budget is not None:
             left = self._budget * (begun - self._begun) - self.spent
             self._allowed = min(self._most, int(left / (CARE * self._pace or 1e-9)))
             if self._allowed < self._wanted[self._full]:
