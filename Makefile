@@ -2,6 +2,7 @@
 # A second call finds the environment in place and installs nothing.
 PYTHON ?= python3
 VENV ?= .venv
+PROBES_VENV ?= $(VENV)-probes
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DOCS_READY := $(VENV)/.ready-docs
@@ -10,11 +11,12 @@ GENERATED := docs/_generated
 SIDE_BY_SIDE := -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-processors reproduce bench docs lint clean
+.PHONY: help install test test-probes test-processors reproduce bench docs lint clean
 
 help:
 	@echo "make install          the command, in $(BIN)"
 	@echo "make test             run the test suite"
+	@echo "make test-probes      those that need PyTorch, in an environment of their own"
 	@echo "make test-processors  the same as on other processors; SETTINGS=old runs one setting"
 	@echo "make reproduce        every figure and claim of the paper, in minutes"
 	@echo "make bench            compare with rivals on this machine (writes benchmarks/RESULTS.md)"
@@ -37,6 +39,16 @@ install: $(READY)
 test: $(READY)
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/compile_ahead.py
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest $(SIDE_BY_SIDE)
+
+# PyTorch first, so that nothing pulls another.
+$(PROBES_VENV)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(PROBES_VENV)
+	$(PROBES_VENV)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	PIP_CONSTRAINT=$(abspath constraints.txt) $(PROBES_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[probes]'
+	@touch $@
+
+test-probes: $(PROBES_VENV)/.ready
+	OMP_NUM_THREADS=1 $(PROBES_VENV)/bin/python -m pytest -o addopts="--doctest-modules --import-mode=importlib -q" tests/probes src/flatmin/probes
 
 test-processors: $(READY)
 	PYTEST_ADDOPTS="$(SIDE_BY_SIDE)" $(BIN)/python scripts/test_processors.py $(SETTINGS)
@@ -63,4 +75,4 @@ lint: $(READY)
 	$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis reproduction docs/_build $(GENERATED)
+	rm -rf $(VENV) $(PROBES_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis reproduction docs/_build $(GENERATED)

@@ -23,7 +23,7 @@ CASES = {
     "central-flow-d5": "central:central_flow_d5",
     "scaling": "descent:scaling",
 }
-ON_REQUEST = {"advice": "advice:advice"}
+ON_REQUEST = {"advice": "advice:advice", "probes": "probes:probes", "monitor": "monitor:monitor"}
 """Cases that are not about speed and run only when they are named."""
 
 
@@ -33,6 +33,17 @@ def run(
     """The named cases, or all that are about speed, one after the other."""
     known = CASES | ON_REQUEST
     chosen = [check_choice("case", case, known) for case in cases] or list(CASES)
+    if not set(chosen) <= {"probes", "monitor"}:  # these bring rivals of their own
+        _check_rivals()
+    results = []
+    for case in chosen:
+        announce(case)
+        module, function = known[case].split(":")
+        results.append(getattr(import_module(f"benchmarks.{module}"), function)())
+    return results
+
+
+def _check_rivals() -> None:
     try:
         import diffrax  # noqa: F401
         import jax  # noqa: F401
@@ -43,9 +54,3 @@ def run(
             f"benchmarks compare with {error.name}, which is not installed: "
             "pip install 'flatmin[bench]'"
         ) from None
-    results = []
-    for case in chosen:
-        announce(case)
-        module, function = known[case].split(":")
-        results.append(getattr(import_module(f"benchmarks.{module}"), function)())
-    return results
