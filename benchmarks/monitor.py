@@ -6,8 +6,7 @@ is continued at other rates: on the way, where the headroom first falls below 1.
 after a hundred steps at half the rate. Each rate is run twice, as it is and after a small kick
 along the top eigenvector. It is *stable* if the two are nearer to each other along it from the 13th
 to the 18th step after the kick than in the first six. The largest stable rate by bisection is
-compared with the one that the monitor predicts. The prediction is for the matrix as it is: on the
-way AdamW's preconditioner moves within those steps.
+compared with the one that the monitor predicts, which is for the matrix as it is.
 """
 
 from __future__ import annotations
