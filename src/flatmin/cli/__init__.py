@@ -19,6 +19,7 @@ from flatmin.cli.bench import bench
 from flatmin.cli.check import check
 from flatmin.cli.commands import HELP, Commands
 from flatmin.cli.interrupt import interruptible
+from flatmin.cli.lab import lab
 from flatmin.cli.predict import predict
 from flatmin.cli.reproduce import reproduce
 from flatmin.cli.study import study_app
@@ -57,6 +58,7 @@ def _root(
 app.command()(predict)
 app.command()(verify)
 app.command()(train)
+app.command()(lab)
 app.command()(check)
 app.command()(bench)
 app.command()(reproduce)

@@ -275,7 +275,7 @@ def train(
     recording = Recording(
         every,
         recordable(architecture),
-        sharpness_steps=_sharpness_steps(architecture, every, steps),
+        sharpness_steps=sharpness_steps(architecture, every, steps),
     )
     outcome = method.run(
         problem,
@@ -302,12 +302,12 @@ def train(
         sharpness(problem, initial)[0],
         last,
         least,
-        _edge_share(problem, outcome, method, last),
+        share_of_edge(problem, outcome, method, last),
         learned_at,
     )
 
 
-def _edge_share(
+def share_of_edge(
     problem: Regression | Samples, outcome: Outcome, method: Method, last: Sharpness
 ) -> float | None:
     """S over the edge at the end; None for gradient flow and after divergence (see `edge`)."""
@@ -320,7 +320,7 @@ def _edge_share(
     return share if np.isfinite(share) else None
 
 
-def _sharpness_steps(architecture: Architecture, every: int, steps: int) -> int:
+def sharpness_steps(architecture: Architecture, every: int, steps: int) -> int:
     """How many of the steps between two records sharpness is measured at."""
     if not architecture.linear or architecture.output is None:
         return 2

@@ -13,7 +13,7 @@ import hashlib
 import json
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import PrivateAttr, ValidationError, field_validator, model_validator
 
@@ -29,6 +29,9 @@ from flatmin.study.sections import ArchitectureSpec, InitialisationSpec, Method,
 
 MAX_RUNS = 10**9
 MAX_POINTS = 10**7
+
+
+AnyStudy = TypeVar("AnyStudy", bound="Study")
 
 
 class Study(Section):
@@ -238,13 +241,18 @@ def parse_spec(text: str, source: str = "the spec", folder: Path | None = None) 
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise SettingError(f"{source} is not valid TOML: {error}") from None
-    try:
-        study = Study.model_validate(content)
-    except ValidationError as error:
-        raise SettingError(describe(error, source, Study)) from None
+    study = validated(content, source, Study)
     if study.problem.file is None:
         return study
     return _with_data(study, (folder or Path.cwd()) / study.problem.file)
+
+
+def validated(content: Any, source: str, kind: type[AnyStudy]) -> AnyStudy:
+    """The study of this kind in plain values, or a SettingError; its data file is not read."""
+    try:
+        return kind.model_validate(content)
+    except ValidationError as error:
+        raise SettingError(describe(error, source, kind)) from None
 
 
 def _with_data(study: Study, file: Path) -> Study:
