@@ -63,9 +63,9 @@ SCENES = (
         "to a flatter place, and from there it falls for good.",
         _settings(
             PAPER,
-            {"kind": "residual", "depth": 10},
-            ("residual", 1.2),
-            {"learning_rate": 0.09, "steps": 300},
+            {"kind": "mlp", "depth": 6},
+            ("gaussian", 0.5),
+            {"learning_rate": 0.102, "steps": 200},
         ),
     ),
     Scene(
@@ -76,8 +76,8 @@ SCENES = (
         _settings(
             PAPER,
             {"kind": "mlp", "depth": 5},
-            ("gaussian", 0.3),
-            {"learning_rate": 0.02, "steps": 800},
+            ("gaussian", 0.15),
+            {"learning_rate": 0.1, "steps": 300},
         ),
         tab="eigenvalues",
     ),
@@ -109,8 +109,9 @@ SCENES = (
         _settings(
             PAPER,
             {"kind": "mlp", "depth": 4},
-            ("gaussian", 0.7),
-            {"learning_rate": 0.2, "steps": 400},
+            ("gaussian", 0.6),
+            {"learning_rate": 0.156, "steps": 400},
+            seed=1,
         ),
     ),
     Scene(
@@ -122,7 +123,7 @@ SCENES = (
             PAPER,
             {"kind": "residual", "depth": 20},
             ("residual", 0.25),
-            {"learning_rate": 0.05, "steps": 300},
+            {"learning_rate": 0.045, "steps": 300},
         ),
     ),
     Scene(
@@ -133,8 +134,8 @@ SCENES = (
         _settings(
             PAPER,
             {"kind": "mlp", "depth": 3},
-            ("gaussian", 0.5),
-            {"learning_rate": 0.4, "steps": 400},
+            ("gaussian", 0.3),
+            {"learning_rate": 0.4, "steps": 300},
         ),
         tab="orbits",
     ),
@@ -146,8 +147,8 @@ SCENES = (
         _settings(
             {"paper": "underdetermined"},
             {"kind": "mlp", "depth": 3},
-            ("gaussian", 0.2),
-            {"learning_rate": 0.02, "steps": 600},
+            ("gaussian", 0.1),
+            {"learning_rate": 0.15, "steps": 600},
         ),
         tab="eigenvalues",
     ),

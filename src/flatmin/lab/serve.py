@@ -46,7 +46,7 @@ def serve(
         ws_max_size=_LONGEST_MESSAGE,
         ws_max_queue=16,
         ws_per_message_deflate=False,
-        timeout_graceful_shutdown=1,
+        timeout_graceful_shutdown=0,
         server_header=False,
     )
     say(f"The lab is at {address}")

@@ -41,6 +41,7 @@ COMPILING = "The first run of a kind on this machine compiles its kernels: half 
 BUG = "Something went wrong inside flatmin; the terminal has the details."
 SPEEDS = (1.0, 20_000.0)
 SLOTS = ("a", "b")
+SHOWS = ("all", "play", "hold")
 SHOWN = ("step", "time", "excess_risk", "distance", "sharpness", "edge")
 BANDS = ("excess_risk", "distance", "sharpness")
 
@@ -204,13 +205,14 @@ class Session:
     # What the page asks for.
 
     def run(self, message: dict[str, Any], number: int) -> None:
-        """A run of these settings, shown from record `from` on; at once, or played."""
+        """A run of these settings from record `from` on: shown at once, played, or held there."""
         slot = check_choice("slot", str(message.get("slot", "a")), SLOTS)
+        show = check_choice("show", str(message.get("show", "all")), SHOWS)
         begin = _count("from", message.get("from", 0))
-        work = self._run(slot, number, message.get("settings"), begin, bool(message.get("play")))
+        work = self._run(slot, number, message.get("settings"), begin, show)
         self._begin(f"run-{slot}", number, work)
 
-    async def _run(self, slot: str, number: int, settings: Any, begin: int, play: bool) -> None:
+    async def _run(self, slot: str, number: int, settings: Any, begin: int, show: str) -> None:
         def prepare(stop: Stop) -> tuple[Ground, dict[str, Any]]:
             ground = ground_of(setting_of(settings), self._tables)
             return ground, facts(ground)
@@ -225,14 +227,14 @@ class Session:
         await self.send(
             {"type": "run", "slot": slot, "id": number, "facts": shown.facts, "from": shown.sent}
         )
-        if play:
+        if show == "play":
             self._head, self._playing = float(shown.sent), True
             self._play()
-        else:
+        elif show == "all":
             await self._show(slot, shown, len(shown))
         while shown.end is None:
             shown.add(await self._workers.quick(job))
-            if not play:
+            if show == "all":
                 await self._show(slot, shown, len(shown))
             self._moved.set()
 
