@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -66,13 +68,18 @@ def lab(
     opening = None
     if problem is not None:
         opening = Opening(tables.find(problem["file"]), problem)
-    serve(
-        Lab(tables, opening),
-        host,
-        number,
-        browser=not no_browser,
-        say=lambda text: print(text, flush=True),
-    )
+    try:
+        serve(
+            Lab(tables, opening),
+            host,
+            number,
+            browser=not no_browser,
+            say=lambda text: print(text, flush=True),
+        )
+    except KeyboardInterrupt:
+        # Threads may be compiling, which nothing interrupts, and leaving in order takes a second.
+        print("flatmin: stopped", file=sys.stderr, flush=True)
+        os._exit(130)
 
 
 def _problem(tables: Any, file: str, target: Any, features: Any, prepared: Any) -> dict[str, Any]:

@@ -5,7 +5,7 @@ A scene is a row of `SCENES`; the page makes a button of each.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from flatmin.core.plain import Plain
@@ -17,12 +17,11 @@ class Scene(Plain):
 
     name: str
     title: str
+    short: str
     text: str
     settings: dict[str, Any]
     tab: str = "layers"
     axis: str = "scale"
-    speed: float = 1.0
-    view: dict[str, Any] = field(default_factory=dict)
 
 
 def _settings(
@@ -47,6 +46,7 @@ SCENES = (
     Scene(
         "edge",
         "Edge of stability",
+        "Edge of stability",
         "Sharpness begins far above 2/η, where no minimum is stable. It swings about the line, "
         "comes down and settles on it, while the risk falls all the same.",
         _settings(
@@ -59,18 +59,21 @@ SCENES = (
     Scene(
         "catapult",
         "Catapult",
-        "The start is too sharp for the rate. The risk shoots up, which throws the weights "
-        "to a flatter place, and from there it falls for good.",
+        "Catapult",
+        "A small rate leads to a sharp minimum. At step 40 the rate is raised, and 2/η falls below "
+        "the sharpness: the risk shoots up and throws the weights to a flatter place.",
         _settings(
             PAPER,
-            {"kind": "mlp", "depth": 6},
-            ("gaussian", 0.5),
-            {"learning_rate": 0.102, "steps": 200},
+            {"kind": "residual", "depth": 10},
+            ("residual", 1.2),
+            {"learning_rate": 0.02, "steps": 200},
+            changes=[[40, 0.08]],
         ),
     ),
     Scene(
         "sharpening",
         "Sharpening in progress",
+        "Sharpening",
         "From small weights the network first lingers near the saddle at 0. Then it learns, and "
         "sharpness rises with it, up to what a minimum at this depth needs.",
         _settings(
@@ -83,6 +86,7 @@ SCENES = (
     ),
     Scene(
         "depth",
+        "Flattest depth",
         "Flattest depth",
         "Deeper is not always sharper. On these data the ceiling (the line on the map) is highest "
         "at a depth above 1: there minima are flattest, and the largest rates work.",
@@ -104,6 +108,7 @@ SCENES = (
     Scene(
         "balance",
         "Layers that balance themselves",
+        "Balancing layers",
         "Layers begin with unlike sizes. While sharpness swings about 2/η, their first singular "
         "values come together: oscillating balances the layers.",
         _settings(
@@ -117,6 +122,7 @@ SCENES = (
     Scene(
         "residual",
         "A residual network",
+        "Residual",
         "Layers near the identity: no saddle at the start, hardly any change in each layer, and "
         "a rate just below the ceiling works.",
         _settings(
@@ -128,6 +134,7 @@ SCENES = (
     ),
     Scene(
         "above",
+        "Above the ceiling",
         "Above the ceiling",
         "At a rate above 2/S_min no minimum is stable, so descent cannot settle. It need not "
         "diverge: here it jumps to and fro for ever between two sides of the valley.",
@@ -142,6 +149,7 @@ SCENES = (
     Scene(
         "underdetermined",
         "Underdetermined data",
+        "Underdetermined",
         "More features than rows: many linear maps fit. Sharpness counts only in the "
         "directions of the data, and the ceiling holds all the same.",
         _settings(

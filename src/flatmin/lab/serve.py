@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
+import asyncio
 import secrets
 import socket
 import threading
-import time
 import webbrowser
 from collections.abc import Callable
 
@@ -46,7 +45,6 @@ def serve(
         ws_max_size=_LONGEST_MESSAGE,
         ws_max_queue=16,
         ws_per_message_deflate=False,
-        timeout_graceful_shutdown=0,
         server_header=False,
     )
     say(f"The lab is at {address}")
@@ -54,11 +52,22 @@ def serve(
     if browser:
         threading.Timer(0.3, webbrowser.open, [address]).start()
     try:
-        uvicorn.Server(config).run(sockets=[listening])
+        _Server(config).run(sockets=[listening])
     finally:
         listening.close()
-        lab.tables.close()
-        _leave_soon()
+        lab.close()
+
+
+class _Server(uvicorn.Server):
+    """Ctrl-C closes connections and waits for none of them."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:
+            server.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        await asyncio.sleep(0.05)
+        await self.lifespan.shutdown()
 
 
 def _listen(host: str, port: int | None) -> socket.socket:
@@ -77,13 +86,3 @@ def _listen(host: str, port: int | None) -> socket.socket:
         found.listen(128)
         return found
     raise SettingError(f"no port at {host!r} can be used")
-
-
-def _leave_soon() -> None:
-    """A thread in the middle of a compilation cannot be told to end: do not wait for it."""
-
-    def leave() -> None:
-        time.sleep(0.6)
-        os._exit(130)
-
-    threading.Thread(target=leave, daemon=True).start()

@@ -62,11 +62,18 @@ class Opening:
 class Lab:
     """What endpoints share."""
 
+    workers: Workers
+
     def __init__(self, tables: Tables, opening: Opening | None = None) -> None:
         self.tables, self.opening = tables, opening
         self.sessions = 0
-        self.workers: Workers
         self.static = _static()
+
+    def close(self) -> None:
+        """End all work and remove what was dropped."""
+        if hasattr(self, "workers"):
+            self.workers.close()
+        self.tables.close()
 
     # Pages.
 

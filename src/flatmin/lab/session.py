@@ -75,6 +75,15 @@ class Shown:
                 )
         self.end = piece.end
 
+    def extent(self) -> dict[str, Any]:
+        """How far the curves reach, as far as they have been made: the axes stand still."""
+        found = {}
+        for name in ("sharpness", "excess_risk"):
+            values = self.columns[name]
+            values = values[np.isfinite(values) & (values > 0.0)]
+            found[name] = [float(values.min()), float(values.max())] if values.size else None
+        return found
+
     def frame(self, slot: str, until: int) -> dict[str, Any]:
         """What the page has not seen of the run, up to a record."""
         begin, self.sent = self.sent, until
@@ -225,7 +234,14 @@ class Session:
         shown.sent = min(begin, len(shown))
         self._runs[slot] = shown
         await self.send(
-            {"type": "run", "slot": slot, "id": number, "facts": shown.facts, "from": shown.sent}
+            {
+                "type": "run",
+                "slot": slot,
+                "id": number,
+                "facts": shown.facts,
+                "from": shown.sent,
+                "extent": shown.extent(),
+            }
         )
         if show == "play":
             self._head, self._playing = float(shown.sent), True

@@ -150,21 +150,28 @@ export function bind(change) {
   on("missing", (s) => { s.problem.missing = $("missing").value || undefined; });
 }
 
-/** Marks under the rate: the ceiling, the tested rate, the edge of the present sharpness. */
+/** Marks under the rate, and their numbers: the ceiling, the tested rate, the edge of the present sharpness. */
 export function marks(/** @type {number|null} */ ceiling, /** @type {number|null} */ tested, /** @type {number|null} */ edge) {
-  const wanted = /** @type {[number|null, string, string][]} */ ([[ceiling, "ceiling", "var(--green)"], [tested, "tested", "var(--blue)"], [edge, "2/S", "var(--orange)"]]);
-  const parts = [];
-  for (const [value, name, colour] of wanted) {
+  const wanted = /** @type {[number|null, string, string, string][]} */ ([
+    [ceiling, "ceiling", "var(--green)", "2/S_min: above it no minimiser is stable"],
+    [tested, "tested", "var(--blue)", "networks from this start learned at it"],
+    [edge, "2/S now", "var(--orange)", "the rate whose edge is the present sharpness"],
+  ]);
+  const ticks = [], words = [];
+  for (const [value, name, colour, why] of wanted) {
     if (!value) continue;
+    const word = document.createElement("span");
+    word.title = why;
+    word.style.color = colour;
+    word.textContent = `${name} ${shown(value)}`;
+    words.push(word);
     const place = rateSlider.place(value);
     if (place < 0 || place > 1) continue;
-    for (const tag of ["i", "b"]) {
-      const part = document.createElement(tag);
-      part.style.left = `${100 * place}%`;
-      part.style[tag === "i" ? "background" : "color"] = colour;
-      if (tag === "b") part.textContent = name;
-      parts.push(part);
-    }
+    const tick = document.createElement("i");
+    tick.style.left = `${100 * place}%`;
+    tick.style.background = colour;
+    ticks.push(tick);
   }
-  $("rate-marks").replaceChildren(...parts);
+  $("rate-marks").replaceChildren(...ticks);
+  $("rate-legend").replaceChildren(...words);
 }

@@ -4,7 +4,7 @@ import { bind, fill, marks, offer, setTable } from "./controls.js";
 import { RunMap } from "./map.js";
 import { $, settled, shown, toast } from "./page.js";
 import { drawEigenvalues, drawLayers, drawLedger, drawOrbits } from "./panels.js";
-import { drawRisk, drawSharpness } from "./plots.js";
+import { Moving, riskPlot, sharpnessPlot } from "./plots.js";
 import { ask, Socket } from "./socket.js";
 import { clone, History, stateAddress, stateOf } from "./state.js";
 import { copy, copyCode, saveCsv, savePicture } from "./take.js";
@@ -15,6 +15,7 @@ import { themes } from "./theme.js";
 
 const SPEEDS = [5, 10, 20, 40, 80, 160, 320, 640, 1280];
 const LIVE_PANEL = 1500;
+const PANEL_PAUSE = 600;
 
 class Page {
   /** @param {any} offered */
@@ -49,6 +50,9 @@ class Page {
     this.tested = null;
     this.orbits = null;
     this.frames = 0;
+    this.sliding = false;
+    this.panelDrawn = 0;
+    this.curves = [new Moving("sharpness-plot"), new Moving("risk-plot")];
     this.dirty = new Set();
     this.map = new RunMap((rate, value, axis) => this.watch(rate, value, axis));
     this.toggleTheme = themes(() => this.redraw());
@@ -141,7 +145,7 @@ class Page {
   on_run(/** @type {any} */ message) {
     const before = this.runs[message.slot];
     const kept = message.from && before ? Object.fromEntries(Object.entries(before.columns).map(([name, column]) => [name, column.slice(0, message.from)])) : {};
-    this.runs[message.slot] = { id: message.id, facts: message.facts, columns: kept, count: message.from, end: null, sentence: before?.sentence ?? "", edgeRate: before?.edgeRate ?? null, layers: null };
+    this.runs[message.slot] = { id: message.id, facts: message.facts, columns: kept, count: message.from, end: null, sentence: before?.sentence ?? "", edgeRate: before?.edgeRate ?? null, layers: null, extent: message.extent };
     this.mark("controls");
   }
 
@@ -161,6 +165,7 @@ class Page {
     if (run.end) {
       if (Object.values(this.runs).every((one) => one.end)) { this.playing = false; this.head = null; }
       this.askPanelSoon();
+      this.mark("controls");
     }
     this.mark("plots");
     const wish = this.waiting[message.slot];
@@ -231,13 +236,15 @@ class Page {
     const ready = Object.fromEntries(Object.entries(this.runs).filter(([, run]) => run.count > 0));
     if (dirty.has("plots") && Object.keys(ready).length) {
       const until = (/** @type {Run} */ run) => this.until(run);
-      drawSharpness(ready, this.state.view, until);
-      drawRisk(ready, this.state.view, until);
+      const still = !this.playing && !this.sliding;
+      this.curves[0].draw(...sharpnessPlot(ready, this.state.view, until), still);
+      this.curves[1].draw(...riskPlot(ready, this.state.view, until), still);
       this.showStatus();
       this.showTransport();
       this.frames += 1;
       document.body.dataset.frames = String(this.frames);
-      if (["layers", "eigenvalues"].includes(this.state.view.tab) && this.frames % 4 === 0) dirty.add("panel");
+      const due = performance.now() - this.panelDrawn > PANEL_PAUSE;
+      if (["layers", "eigenvalues"].includes(this.state.view.tab) && (still || due)) dirty.add("panel");
     }
     if (dirty.has("controls")) this.showControls();
     if (dirty.has("map")) { this.map.colour = this.state.view.colour; this.map.here = this.hereOnMap(); this.map.draw(); }
@@ -263,7 +270,8 @@ class Page {
   }
 
   showMarks() {
-    const run = this.run;
+    const run = this.run, flow = this.settings.method.name === "flow";
+    if (flow) { $("rate-marks").replaceChildren(); $("rate-legend").textContent = "Gradient flow has no rate."; return; }
     marks(run?.facts.ceiling ?? null, this.tested, run?.edgeRate ?? null);
   }
 
@@ -271,9 +279,6 @@ class Page {
     const run = this.run, settings = this.settings;
     fill(settings, run?.facts ?? null, this.rateHere());
     this.showMarks();
-    const facts = run?.facts;
-    $("rate-legend").textContent = settings.method.name === "flow" ? "Gradient flow has no rate."
-      : facts?.ceiling ? `Ceiling ${shown(facts.ceiling)}${this.tested ? `, tested ${shown(this.tested)}` : ""}. S_min ${shown(facts.minimal)}.` : "";
     $("editing").hidden = !this.state.b;
     $("edit-a").setAttribute("aria-pressed", String(this.edited === "a"));
     $("edit-b").setAttribute("aria-pressed", String(this.edited === "b"));
@@ -304,6 +309,7 @@ class Page {
   }
 
   showPanel() {
+    this.panelDrawn = performance.now();
     const { tab } = this.state.view, run = this.run;
     $("panel-table").hidden = tab !== "ledger"; $("panel-plot").hidden = tab === "ledger";
     if (tab === "ledger") { if (this.ledger) drawLedger(this.ledger); return; }
@@ -350,6 +356,7 @@ class Page {
   /** @param {(settings: Settings) => void} edit @param {boolean} done @param {string} [what] */
   change(edit, done, what) {
     const settings = this.settings;
+    this.sliding = !done;
     const place = what === "rate" ? this.changePlace() : null;
     this.state.view.scene = undefined;
     if (place) {
@@ -507,10 +514,11 @@ class Page {
     $("version").textContent = `flatmin ${this.offered.version}`;
     $("scenes").replaceChildren(...this.offered.scenes.map((/** @type {any} */ scene) => {
       const button = document.createElement("button");
-      button.textContent = scene.title;
+      button.textContent = scene.short;
+      button.setAttribute("aria-label", scene.title);
       button.dataset.scene = scene.name;
       button.dataset.testid = `scene-${scene.name}`;
-      button.title = scene.text;
+      button.title = `${scene.title}. ${scene.text}`;
       button.addEventListener("click", () => this.play(scene));
       return button;
     }));
@@ -570,6 +578,11 @@ class Page {
         if (kind === "drop" && event.dataTransfer.files[0]) this.upload(event.dataTransfer.files[0]);
       });
     }
+    const resized = new ResizeObserver((entries) => {
+      for (const { target } of entries) if (/** @type {any} */ (target).data && /** @type {HTMLElement} */ (target).offsetParent) Plotly.Plots.resize(target);
+      for (const one of this.curves) one.signature = "";
+    });
+    for (const plot of document.querySelectorAll(".plot")) resized.observe(plot);
     document.addEventListener("keydown", (event) => this.key(event));
     window.addEventListener("hashchange", () => {
       const text = stateAddress(this.state);
