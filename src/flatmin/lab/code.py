@@ -149,7 +149,7 @@ def as_command(ground: Ground, tables: Tables) -> str:
         fits = fits and asked.output in (None, "paper")
     known = problem.paper == "linear" or problem.file is not None
     if not (plain and fits and known):
-        text = address(setting.plain() | _changes(setting))
+        text = address(setting.plain())
         return f"flatmin lab --replay {shlex.quote(text)} --out run.csv"
     words: list[str] = ["flatmin", "train"]
     if problem.file is not None:
@@ -166,10 +166,6 @@ def as_command(ground: Ground, tables: Tables) -> str:
     words += _method_options(setting)
     words += ["--steps", str(setting.steps), "--record-every", str(setting.every), "--out", "run"]
     return shlex.join(words)
-
-
-def _changes(setting: Setting) -> dict[str, object]:
-    return {"changes": [list(change) for change in setting.changes]} if setting.changes else {}
 
 
 def _table_options(setting: Setting) -> list[str]:

@@ -25,7 +25,7 @@ from flatmin.ledger.statements import STATEMENTS
 
 POINTS = 60
 EIGENVALUES = 4
-_LARGEST_DENSE = 600
+_SMALL, _LARGEST_DENSE = 250, 600
 _RECORDS = 40
 
 
@@ -53,6 +53,9 @@ def snapshots(
             at.append(float(end))
         return Snapshots(np.array(at), Ensemble.from_flat(ground.network, np.array(flat)))
     stride = max(1, -(-until // POINTS))
+    stride += (
+        stride % 2 if stride > 1 else 0
+    )  # what alternates from step to step is seen on one side
     velocity = None
     for part in segments(ground.setting):
         step = part.begin
@@ -82,12 +85,14 @@ def layers(ground: Ground, taken: Snapshots) -> dict[str, Any]:
     values = [np.linalg.svd(w, compute_uv=False)[:, :2] for w in matrices]
     first = np.stack([v[:, 0] for v in values], axis=1)
     second = np.stack([v[:, 1] if v.shape[1] > 1 else 0.0 * v[:, 0] for v in values], axis=1)
+    thin = 1 if ground.network.parameters <= _SMALL else 3
     found = {
         "at": taken.at,
         "first": first.T,
         "second": second.T,
         "alignment": alignment(matrices).T,
-        "eigenvalues": eigenvalues(ground, taken.weights),
+        "eigenvalues": eigenvalues(ground, taken.weights[::thin]),
+        "eigenvalues_at": taken.at[::thin],
     }
     result: dict[str, Any] = plain(found)
     return result
@@ -96,17 +101,17 @@ def layers(ground: Ground, taken: Snapshots) -> dict[str, Any]:
 def eigenvalues(ground: Ground, weights: Ensemble) -> Float | None:
     """The largest few eigenvalues of the Hessian, `[which, network]`; none of large networks.
 
-    From the whole matrix in the coordinates of the Hessian's range (`curvature.linear`).
+    From the whole matrix, a column for each weight.
     """
-    hessian = hessian_at(ground.samples, weights)
-    size = hessian.dimension
+    size = ground.network.parameters
     if size > _LARGEST_DENSE:
         return None
+    hessian = hessian_at(ground.samples, weights)
     matrix = np.empty((len(weights), size, size))
     unit = np.zeros((len(weights), size))
     for j in range(size):
         unit[:, j] = 1.0
-        matrix[:, :, j] = hessian.product(unit)
+        matrix[:, :, j] = hessian.lift(hessian.product(hessian.restrict(unit)))
         unit[:, j] = 0.0
     found = np.linalg.eigvalsh(0.5 * (matrix + matrix.transpose(0, 2, 1)))
     return np.ascontiguousarray(found[:, ::-1][:, :EIGENVALUES].T)

@@ -109,14 +109,13 @@ SCENES = (
         "balance",
         "Layers that balance themselves",
         "Balancing layers",
-        "Layers begin with unlike sizes. While sharpness swings about 2/η, their first singular "
-        "values come together: oscillating balances the layers.",
+        "Layers begin with unlike sizes. The rate is above the ceiling, so descent swings and does "
+        "not settle; swinging balances the layers: their first singular values come together.",
         _settings(
             PAPER,
-            {"kind": "mlp", "depth": 4},
-            ("gaussian", 0.6),
-            {"learning_rate": 0.156, "steps": 400},
-            seed=1,
+            {"kind": "mlp", "depth": 3},
+            ("gaussian", 0.4),
+            {"learning_rate": 0.42, "steps": 300},
         ),
     ),
     Scene(

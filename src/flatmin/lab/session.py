@@ -97,6 +97,7 @@ class Shown:
             "id": self.id,
             "first": begin,
             "columns": plain(part),
+            "extent": self.extent(),
             "edge_rate": self.ground.reach / last if np.isfinite(last) and last > 0 else None,
             "sentence": self._sentence(until, over),
             "end": _end(self.end) if over and self.end is not None else None,

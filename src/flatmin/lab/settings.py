@@ -120,6 +120,15 @@ class Setting(Study):
         if self.method.momentum is not None:
             raise ValueError(f"method.name {self.method.name!r} is for one output")
 
+    def plain(self) -> dict[str, Any]:
+        """Nested dictionaries of plain values, without what is not set."""
+        content = super().plain()
+        if self.architecture.output is None:  # the lab's default is not a study's
+            content["architecture"].pop("output", None)
+        if not self.changes:
+            content.pop("changes", None)
+        return content
+
     @property
     def networks(self) -> int:
         """How many networks are run."""

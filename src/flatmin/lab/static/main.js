@@ -158,6 +158,7 @@ class Page {
       run.columns[name].push(.../** @type {number[]} */ (values));
     }
     run.count = run.columns.step.length;
+    run.extent = message.extent;
     run.end = message.end;
     run.sentence = message.sentence;
     run.edgeRate = message.edge_rate;

@@ -67,14 +67,13 @@ export class RunMap {
     }
     const legend = byState ? states.map((/** @type {keyof STATE_COLOURS} */ name) => `<span style="color:${STATE_COLOURS[name]}">■</span> ${name}`).join("  ") : "S / S<sub>min</sub> at the end";
     const half = (/** @type {number[]} */ v) => Math.sqrt(v[1] / v[0]);
-    const log = axis !== "depth";
     Plotly.react($("map"), traces, layout({
       margin: { l: 48, r: byState ? 10 : 44, t: 24, b: 34 }, hovermode: "closest", dragmode: false,
       annotations: [{ text: legend, xref: "paper", yref: "paper", x: 0, xanchor: "left", y: 1, yanchor: "bottom", showarrow: false, font: { size: 11 } },
-        ...(ceilings[0] ? [{ text: "ceiling", x: Math.log10(ceilings.at(-1)), y: log ? Math.log10(values.at(-1)) : values.at(-1), xanchor: "left", yanchor: "top", showarrow: false, font: { size: 11, color: "#ffffff" }, bgcolor: "#000000aa" }] : [])],
-      xaxis: { type: "log", title: { text: "learning rate", standoff: 4 }, showgrid: false, range: [Math.log10(x[0] / half(x)), Math.log10(x.at(-1) * half(x))] },
-      yaxis: { type: log ? "log" : "linear", title: { text: NAMES[axis], standoff: 6 }, showgrid: false,
-        range: log ? [Math.log10(y[0] / half(y)), Math.log10(y.at(-1) * half(y))] : [y[0] - 0.5, y.at(-1) + 0.5], nticks: 6 },
+        ...(ceilings[0] ? [{ text: "ceiling", x: Math.log10(ceilings.at(-1)), y: Math.log10(values.at(-1)), xanchor: "left", yanchor: "top", showarrow: false, font: { size: 11, color: "#ffffff" }, bgcolor: "#000000aa" }] : [])],
+      xaxis: { type: "log", title: { text: "learning rate", standoff: 4 }, showgrid: false, tickformat: "~g", dtick: "D2", range: [Math.log10(x[0] / half(x)), Math.log10(x.at(-1) * half(x))] },
+      yaxis: { type: "log", title: { text: NAMES[axis], standoff: 6 }, showgrid: false, tickformat: "~g", dtick: "D2",
+        range: [Math.log10(y[0] / half(y)), Math.log10(y.at(-1) * half(y.slice(-2)))] },
     }), { ...CONFIG, doubleClick: false });
     if (!this.wired) {
       this.wired = true;

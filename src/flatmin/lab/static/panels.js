@@ -60,7 +60,7 @@ export function drawEigenvalues(run, until, end, log) {
     $("panel-text").textContent = "This network is too large for all its eigenvalues; the sharpness is in the plot.";
     return;
   }
-  const cut = seen(found, until), x = cut(found.at);
+  const cut = seen({ at: found.eigenvalues_at }, until), x = cut(found.eigenvalues_at);
   const traces = found.eigenvalues.map((/** @type {number[]} */ row, /** @type {number} */ k) => ({
     type: "scatter", mode: "lines", x, y: cut(row).map((v) => (log && !(v > 0) ? null : v)), name: `λ${"₁₂₃₄"[k]}`,
     line: { color: [c.a, c.b, c.minimum, c.limit][k], width: 2 - 0.25 * k, dash: ["solid", "dash", "dot", "dashdot"][k] }, hovertemplate: "%{y:.4g}<extra></extra>",

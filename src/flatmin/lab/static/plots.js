@@ -165,11 +165,11 @@ function lines(/** @type {[string, number|null|undefined, string, string][]} */ 
   const there = wanted.filter(([, y]) => y !== null && y !== undefined && Number.isFinite(y) && y > 0);
   return {
     shapes: there.map(([, y, color, dash]) => ({
-      type: "line", xref: "paper", x0: 0, x1: 1, y0: y, y1: y, line: { color, width: 1.4, dash }, layer: "below",
+      type: "line", xref: "paper", x0: 0, x1: 1, y0: y, y1: y, line: { color, width: 1.4, dash }, layer: "above",
     })),
     annotations: there.map(([text, y, color], i) => ({
-      xref: "paper", x: 1, xanchor: "right", y: log ? Math.log10(/** @type {number} */ (y)) : y, yanchor: i % 2 ? "top" : "bottom",
-      text, showarrow: false, font: { size: 11, color },
+      xref: "paper", x: 1 - 0.14 * i, xanchor: "right", y: log ? Math.log10(/** @type {number} */ (y)) : y, yanchor: "bottom",
+      text, showarrow: false, font: { size: 11, color }, bgcolor: `${colours().card}b0`, borderpad: 0,
     })),
   };
 }
@@ -196,7 +196,7 @@ const formula = (/** @type {string} */ text) => text.replace(/eta/g, "η").repla
 export function sharpnessPlot(runs, view, until) {
   const c = colours(), list = Object.entries(runs), several = list.length > 1;
   const curves = list.map(([slot, run]) => curve(run, "sharpness", until(run), {
-    color: slot === "b" ? c.b : c.a, name: several ? slot.toUpperCase() : undefined, hover: "S = %{y:.5g}",
+    color: slot === "b" ? c.b : c.a, width: 1.3, name: several ? slot.toUpperCase() : undefined, hover: "S = %{y:.5g}",
   }));
   for (const [slot, run] of list) {
     const edges = part(run, "edge", until(run));
