@@ -235,7 +235,7 @@ def test_a_run_that_would_take_too_long_is_refused(tables):
         architecture={"kind": "mlp", "depth": 50, "activation": "tanh"},
         method__steps=100_000,
     )
-    with pytest.raises(flatmin.SettingError, match="method.steps must be at most"):
+    with pytest.raises(flatmin.SettingError, match=r"method\.steps must be at most"):
         ground(content, tables)
 
 

@@ -101,7 +101,7 @@ def test_mistakes_are_answered_with_words(client):
 
 def test_a_stream_is_the_run_whatever_its_pace(client):
     lab = client.lab
-    expected = list(follow(ground_of(setting_of(EDGE), lab.tables)))[0].columns
+    expected = next(follow(ground_of(setting_of(EDGE), lab.tables))).columns
     with client.websocket_connect(SOCKET) as socket:
         at_once = stream(socket, {"type": "run", "id": 1, "settings": EDGE}, ended)
         socket.send_text(json.dumps({"type": "speed", "value": 300}))

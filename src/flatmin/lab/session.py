@@ -219,6 +219,7 @@ class Session:
         slot = check_choice("slot", str(message.get("slot", "a")), SLOTS)
         show = check_choice("show", str(message.get("show", "all")), SHOWS)
         begin = _count("from", message.get("from", 0))
+        self._playing = show == "play"  # from now on: it may be paused before it has come
         work = self._run(slot, number, message.get("settings"), begin, show)
         self._begin(f"run-{slot}", number, work)
 
@@ -245,7 +246,7 @@ class Session:
             }
         )
         if show == "play":
-            self._head, self._playing = float(shown.sent), True
+            self._head = float(shown.sent)
             self._play()
         elif show == "all":
             await self._show(slot, shown, len(shown))
