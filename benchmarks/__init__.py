@@ -22,8 +22,8 @@ CASES = {
     "flow-d5": "flow:flow_d5",
     "scaling": "descent:scaling",
 }
-ON_REQUEST = {"advice": "advice:advice"}
-"""Cases that are not about speed and run only when they are named."""
+ON_REQUEST = {"advice": "advice:advice", "lab": "lab:lab"}
+"""Cases without rivals, which run only when they are named."""
 
 
 def run(

@@ -87,7 +87,7 @@ class Shown:
     def frame(self, slot: str, until: int) -> dict[str, Any]:
         """What the page has not seen of the run, up to a record."""
         begin, self.sent = self.sent, until
-        part = {name: column[begin:until] for name, column in self.columns.items()}
+        part = {name: _numbers(column[begin:until]) for name, column in self.columns.items()}
         over = self.end is not None and until >= len(self)
         sharpness = self.columns["sharpness"][:until]
         last = float(sharpness[-1]) if len(sharpness) else float("nan")
@@ -96,7 +96,7 @@ class Shown:
             "slot": slot,
             "id": self.id,
             "first": begin,
-            "columns": plain(part),
+            "columns": part,
             "extent": self.extent(),
             "edge_rate": self.ground.reach / last if np.isfinite(last) and last > 0 else None,
             "sentence": self._sentence(until, over),
@@ -119,6 +119,14 @@ class Shown:
                 networks=self.ground.setting.networks,
             )
         )
+
+
+def _numbers(column: Float) -> list[float | None]:
+    """As JSON has them; what is not finite is null."""
+    values: list[float | None] = column.tolist()
+    if np.isfinite(column).all():
+        return values
+    return [value if value is not None and np.isfinite(value) else None for value in values]
 
 
 def _end(end: End) -> dict[str, Any]:

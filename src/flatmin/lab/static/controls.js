@@ -76,6 +76,7 @@ export function fill(settings, facts, rate) {
     const columns = table?.columns.length ? table.columns : [problem.target].filter(Boolean);
     $("target").replaceChildren(...columns.map((name) => new Option(name, name)));
     put("target", problem.target);
+    put("more-targets", (problem.more_targets ?? []).join(", "));
     put("drop-columns", (problem.drop ?? []).join(", ")); put("one-hot", (problem.one_hot ?? []).join(", "));
     $("intercept").checked = Boolean(problem.intercept); $("standardise").checked = Boolean(problem.standardise);
     put("missing", problem.missing ?? "");
@@ -84,6 +85,13 @@ export function fill(settings, facts, rate) {
     const outputs = facts.targets > 1 ? `, ${facts.targets} outputs` : "";
     $("data-facts").textContent = `${facts.n} rows, ${facts.d} features${outputs}; condition number ${shown(facts.condition_number)}; |w*| ${shown(facts.w_star_norm)}.`;
   }
+}
+
+/** Several outputs are for linear perceptrons by gradient descent or flow. @param {Settings} s */
+function plainNetwork(s) {
+  if (s.architecture.kind === "residual") s.initialisation = { name: "pytorch", scale: 1 };
+  s.architecture = { kind: "mlp", depth: s.architecture.depth, width: s.architecture.width };
+  if (s.method.momentum !== undefined) s.method = { name: "descent", learning_rate: s.method.learning_rate, steps: s.method.steps };
 }
 
 /**
@@ -141,8 +149,9 @@ export function bind(change) {
   on("noise", (s) => { s.problem.noise = typed($("noise").value); });
   on("condition", (s) => { s.problem.condition_number = typed($("condition").value); });
   on("alignment", (s) => { s.problem.alignment = $("alignment").value; });
-  on("targets", (s) => { s.problem.targets = number($("targets").value) ?? 1; if (s.problem.targets > 1 && s.architecture.kind === "residual") { s.architecture = { kind: "mlp", depth: s.architecture.depth }; s.initialisation = { name: "pytorch", scale: 1 }; } });
+  on("targets", (s) => { s.problem.targets = number($("targets").value) ?? 1; if (s.problem.targets > 1) plainNetwork(s); });
   on("target", (s) => { s.problem.target = $("target").value; });
+  on("more-targets", (s) => { s.problem.more_targets = names($("more-targets").value); if (s.problem.more_targets.length) plainNetwork(s); });
   on("drop-columns", (s) => { s.problem.drop = names($("drop-columns").value); });
   on("one-hot", (s) => { s.problem.one_hot = names($("one-hot").value); });
   on("intercept", (s) => { s.problem.intercept = $("intercept").checked; });

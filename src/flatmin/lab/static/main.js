@@ -51,6 +51,8 @@ class Page {
     this.orbits = null;
     this.frames = 0;
     this.sliding = false;
+    /** Whether a run that is to be shown at once is still being made. */
+    this.coming = false;
     this.panelDrawn = 0;
     this.curves = [new Moving("sharpness-plot"), new Moving("risk-plot")];
     this.dirty = new Set();
@@ -105,6 +107,7 @@ class Page {
     this.waiting[slot] = { id, again: null };
     if (show === "play") this.playing = true;
     if (show === "all") this.playing = false;
+    this.coming = show === "all";
     this.socket.send({ type: "run", id, slot, settings: /** @type {any} */ (this.state)[slot], from, show });
     this.showTransport();
   }
@@ -164,6 +167,7 @@ class Page {
     run.edgeRate = message.edge_rate;
     if (this.head !== null) this.head = run.count;
     if (run.end) {
+      this.coming = false;
       if (Object.values(this.runs).every((one) => one.end)) { this.playing = false; this.head = null; }
       this.askPanelSoon();
       this.mark("controls");
@@ -210,7 +214,7 @@ class Page {
   on_orbits(/** @type {any} */ message) { this.orbits = message; this.mark("panel"); }
 
   on_error(/** @type {any} */ message) {
-    if (message.about === "run") { this.waiting = {}; this.playing = false; this.say(message.message, "wrong"); this.showTransport(); }
+    if (message.about === "run") { this.waiting = {}; this.playing = false; this.coming = false; this.say(message.message, "wrong"); this.showTransport(); }
     else if (message.about === "map") { $("map-text").textContent = message.message; $("map-stop").hidden = true; }
     else if (message.about !== "advice") $("panel-text").textContent = message.message;
   }
@@ -297,7 +301,7 @@ class Page {
 
   showTransport() {
     const run = this.run;
-    $("pause").textContent = this.playing ? "Pause" : "Go on";
+    $("pause").textContent = this.playing ? "Pause" : this.coming ? "Stop" : "Go on";
     $("pause").disabled = !run || (!this.playing && Boolean(run.end) && this.head === null);
     $("speed").textContent = `${SPEEDS[this.speed]}/s`;
     document.body.dataset.playing = String(this.playing);
@@ -429,6 +433,7 @@ class Page {
 
   pauseOrGoOn() {
     if (this.playing) { this.playing = false; this.socket.send({ type: "pause" }); this.head = this.run?.count ?? null; }
+    else if (this.coming) { for (const slot of Object.keys(this.runs)) this.socket.send({ type: "cancel", what: `run-${slot}` }); this.coming = false; this.waiting = {}; }
     else if (this.run && (!this.run.end || this.head !== null)) {
       this.playing = true;
       this.socket.send({ type: "play", from: this.until(this.run) });

@@ -69,7 +69,7 @@ export class RunMap {
     const half = (/** @type {number[]} */ v) => Math.sqrt(v[1] / v[0]);
     Plotly.react($("map"), traces, layout({
       margin: { l: 48, r: byState ? 10 : 44, t: 24, b: 34 }, hovermode: "closest", dragmode: false,
-      annotations: [{ text: legend, xref: "paper", yref: "paper", x: 0, xanchor: "left", y: 1, yanchor: "bottom", showarrow: false, font: { size: 11 } },
+      annotations: [{ text: legend, xref: "paper", yref: "paper", x: 0, xanchor: "left", y: 1, yanchor: "bottom", showarrow: false, font: { size: $("map").clientWidth < 400 ? 9.5 : 11 } },
         ...(ceilings[0] ? [{ text: "ceiling", x: Math.log10(ceilings.at(-1)), y: Math.log10(values.at(-1)), xanchor: "left", yanchor: "top", showarrow: false, font: { size: 11, color: "#ffffff" }, bgcolor: "#000000aa" }] : [])],
       xaxis: { type: "log", title: { text: "learning rate", standoff: 4 }, showgrid: false, tickformat: "~g", dtick: "D2", range: [Math.log10(x[0] / half(x)), Math.log10(x.at(-1) * half(x))] },
       yaxis: { type: "log", title: { text: NAMES[axis], standoff: 6 }, showgrid: false, tickformat: "~g", dtick: "D2",
