@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
+from commands import call
 from flatmin.lab import server as server_module
 from flatmin.lab.engine import follow, ground_of
 from flatmin.lab.guard import LOOPBACK
@@ -21,6 +28,7 @@ from flatmin.lab.settings import setting_of
 from flatmin.lab.tables import MOST_BYTES, Tables
 from flatmin.ledger.statements import STATEMENTS
 from lab_settings import EDGE, PLAIN, like
+from processes import started
 
 TABLE = Path(__file__).parent.parent / "examples" / "gaussian.csv"
 OURS, SOCKET = "http://127.0.0.1", "ws://127.0.0.1/socket"
@@ -348,3 +356,59 @@ def test_the_document_describes_every_route(client):
     there |= {f"/api/{name}" for name in ("start", "check", "code", "csv", "table")}
     assert described == there
     assert "Setting" in document["components"]["schemas"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--out", "x.csv"], "--out is for --replay"),
+        (["--target", "y"], "need a FILE"),
+        (["nothing.csv", "--target", "y"], "nothing.csv: no such file"),
+        ([TABLE], "--target is missing"),
+        ([TABLE, "--target", "z"], "no column 'z'"),
+        (["--port", "x"], "--port must be a number"),
+        (["--port", "99999999"], "--port 99999999 at '127.0.0.1' cannot be used"),
+        (["--replay", "method.name=desent"], "the page: "),
+    ],
+)
+def test_wrong_words_on_the_command_line(monkeypatch, capsys, arguments, words):
+    code, _, err = call(monkeypatch, capsys, "lab", *arguments)
+    assert code == 2
+    assert words in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_port_that_is_taken_is_named(monkeypatch, capsys):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        code, _, err = call(monkeypatch, capsys, "lab", "--no-browser", "--port", port)
+    assert code == 2
+    assert f"--port {port} at '127.0.0.1' cannot be used" in err
+
+
+def test_without_its_packages_the_lab_says_what_to_install(monkeypatch, capsys):
+    for name in [name for name in sys.modules if name.startswith("flatmin.lab.serve")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    code, _, err = call(monkeypatch, capsys, "lab", "--no-browser")
+    assert code == 2
+    assert "pip install 'flatmin[lab]'" in err
+
+
+def test_ctrl_c_ends_the_server_and_removes_what_was_dropped(tmp_path):
+    command = [sys.executable, "-c", "from flatmin.cli import main; main()", "lab"]
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    with started([*command, "--no-browser", "--port", "0"], env=environment, **options) as process:
+        address = process.stdout.readline().split()[-1]
+        with httpx.Client(base_url=address) as client:
+            content = TABLE.read_bytes()
+            assert client.post("api/table?name=a.csv", content=content).status_code == 200
+            assert list(tmp_path.glob("flatmin-lab-*/*.csv"))
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err == "flatmin: stopped\n"
+    assert not list(tmp_path.glob("flatmin-lab-*"))

@@ -13,6 +13,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib.resources import files
 from inspect import cleandoc, getdoc
 from typing import Any
@@ -28,13 +29,14 @@ from flatmin import __version__
 from flatmin.core.errors import FlatminError
 from flatmin.core.plain import plain
 from flatmin.dynamics.methods import METHODS
-from flatmin.lab import code, openapi
+from flatmin.lab import code, maps, openapi
 from flatmin.lab.engine import Piece, facts, ground_of
 from flatmin.lab.guard import Guard
 from flatmin.lab.records import csv_text
 from flatmin.lab.scenes import SCENES
-from flatmin.lab.session import Pieces, Session
+from flatmin.lab.session import Session
 from flatmin.lab.settings import LARGEST, setting_of
+from flatmin.lab.shown import Pieces
 from flatmin.lab.tables import MOST_BYTES, Stored, Tables
 from flatmin.lab.workers import Stop, Stopped, Workers
 from flatmin.ledger.statements import STATEMENTS
@@ -238,9 +240,12 @@ def application(lab: Lab, hosts: tuple[str, ...] | None, token: str | None = Non
 
 
 async def _warm(lab: Lab) -> None:
-    """Have the kernels of the first scene loaded, or compiled, before somebody asks."""
-    job = Pieces(ground_of(setting_of(SCENES[0].settings), lab.tables))
-    await lab.workers.slow(job)
+    """Have the kernels of the first scene and its map loaded, or compiled, before somebody asks."""
+    setting = setting_of(SCENES[0].settings)
+    await lab.workers.slow(Pieces(ground_of(setting, lab.tables)))
+    made = maps.plan(setting, SCENES[0].axis, lab.tables)
+    for batch in maps.batches(made, 0):
+        await lab.workers.slow(partial(maps.run, batch, made.steps))
 
 
 async def _complaint(request: Request, error: Exception) -> Response:

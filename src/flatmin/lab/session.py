@@ -13,21 +13,17 @@ import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from flatmin import Advice, advise
-from flatmin.core.arrays import Float
 from flatmin.core.checks import check_choice
 from flatmin.core.errors import FlatminError, SettingError
 from flatmin.core.plain import plain
 from flatmin.lab import maps, panels
 from flatmin.lab.bifurcation import orbits
-from flatmin.lab.engine import End, Ground, Piece, facts, follow, ground_of
-from flatmin.lab.sentences import Sight, sentence
+from flatmin.lab.engine import Ground, Piece, facts, ground_of
 from flatmin.lab.settings import setting_of
+from flatmin.lab.shown import Pieces, Shown
 from flatmin.lab.tables import Tables
 from flatmin.lab.workers import Stop, Stopped, Workers
 
@@ -42,117 +38,6 @@ BUG = "Something went wrong inside flatmin; the terminal has the details."
 SPEEDS = (1.0, 20_000.0)
 SLOTS = ("a", "b")
 SHOWS = ("all", "play", "hold")
-SHOWN = ("step", "time", "excess_risk", "distance", "sharpness", "edge")
-BANDS = ("excess_risk", "distance", "sharpness")
-
-
-@dataclass(eq=False)
-class Shown:
-    """A run on somebody's screen: what has been made of it and how much of it was sent."""
-
-    id: int
-    ground: Ground
-    facts: dict[str, Any]
-    columns: dict[str, Float] = field(default_factory=dict)
-    end: End | None = None
-    sent: int = 0
-
-    def __len__(self) -> int:
-        return len(self.columns.get("step", ()))
-
-    def add(self, piece: Piece) -> None:
-        """Take the next piece of the run."""
-        edge = np.nan if piece.rate is None else self.ground.reach / piece.rate
-        wanted = [*SHOWN]
-        if self.ground.setting.every > 1 or self.ground.setting.networks > 1:
-            wanted += [f"{name}_{end}" for name in BANDS for end in ("low", "high")]
-        new = piece.columns | {"edge": np.full(len(piece), edge)}
-        for name in wanted:
-            if name in new:
-                before = self.columns.get(name)
-                self.columns[name] = (
-                    new[name] if before is None else np.concatenate([before, new[name]])
-                )
-        self.end = piece.end
-
-    def extent(self) -> dict[str, Any]:
-        """How far the curves reach, as far as they have been made: the axes stand still."""
-        found = {}
-        for name in ("sharpness", "excess_risk"):
-            values = self.columns[name]
-            values = values[np.isfinite(values) & (values > 0.0)]
-            found[name] = [float(values.min()), float(values.max())] if values.size else None
-        return found
-
-    def frame(self, slot: str, until: int) -> dict[str, Any]:
-        """What the page has not seen of the run, up to a record."""
-        begin, self.sent = self.sent, until
-        part = {name: _numbers(column[begin:until]) for name, column in self.columns.items()}
-        over = self.end is not None and until >= len(self)
-        sharpness = self.columns["sharpness"][:until]
-        last = float(sharpness[-1]) if len(sharpness) else float("nan")
-        return {
-            "type": "frame",
-            "slot": slot,
-            "id": self.id,
-            "first": begin,
-            "columns": part,
-            "extent": self.extent(),
-            "edge_rate": self.ground.reach / last if np.isfinite(last) and last > 0 else None,
-            "sentence": self._sentence(until, over),
-            "end": _end(self.end) if over and self.end is not None else None,
-        }
-
-    def _sentence(self, until: int, over: bool) -> str:
-        if over and self.end is not None:
-            return self.end.sentence
-        edge = self.columns["edge"][until - 1]
-        return sentence(
-            Sight(
-                step=int(self.columns["step"][until - 1]),
-                excess=self.columns["excess_risk"][:until],
-                sharpness=self.columns["sharpness"][:until],
-                edge=float(edge) if np.isfinite(edge) else None,
-                formula=self.facts["edge_formula"],
-                excess_at_zero=self.facts["excess_at_zero"],
-                goal=self.facts["goal"],
-                networks=self.ground.setting.networks,
-            )
-        )
-
-
-def _numbers(column: Float) -> list[float | None]:
-    """As JSON has them; what is not finite is null."""
-    values: list[float | None] = column.tolist()
-    if np.isfinite(column).all():
-        return values
-    return [value if value is not None and np.isfinite(value) else None for value in values]
-
-
-def _end(end: End) -> dict[str, Any]:
-    return {
-        "state": end.state,
-        "learned": end.learned,
-        "steps": end.steps,
-        "states": end.states,
-        "learned_count": end.learned_count,
-    }
-
-
-class Pieces:
-    """A run as a job: each call makes its next piece."""
-
-    def __init__(self, ground: Ground) -> None:
-        self._pieces = follow(ground, self._progress)
-        self._stop: Stop | None = None
-
-    def __call__(self, stop: Stop) -> Piece:
-        self._stop = stop
-        return next(self._pieces)
-
-    def _progress(self, done: int) -> None:
-        if self._stop is not None:
-            self._stop(done)
 
 
 class Session:
@@ -360,13 +245,7 @@ class Session:
         ground = shown.ground
 
         def measure(stop: Stop) -> dict[str, Any]:
-            times = None
-            if "time" in shown.columns:
-                known = shown.columns["time"]
-                times = known[:: max(1, len(known) // panels.POINTS)]
-                times = times[np.isfinite(times)]
-            until = shown.end.steps if shown.end is not None else ground.setting.steps
-            taken = panels.snapshots(ground, until, times, stop)
+            taken = panels.snapshots(ground, shown.steps, shown.times(panels.POINTS), stop)
             stop()
             return panels.layers(ground, taken)
 
