@@ -155,6 +155,7 @@ def ledger(ground: Ground, until: int, progress: Progress | None = None) -> list
             "statement": record.statement,
             "title": titles[record.statement],
             "verdict": "flow only" if record.flow_only else record.verdict.value,
+            "applies": record.networks > 0,
             "slack": plain(record.slack),
             "bound": plain(record.bound),
             "measured": plain(record.measured),

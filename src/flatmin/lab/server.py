@@ -11,7 +11,7 @@ import html
 import io
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
@@ -203,7 +203,8 @@ class Lab:
             pass
         finally:
             self.sessions -= 1
-            await session.close()
+            with suppress(asyncio.CancelledError):  # the server itself is ending
+                await session.close()
 
 
 def application(lab: Lab, hosts: tuple[str, ...] | None, token: str | None = None) -> Any:

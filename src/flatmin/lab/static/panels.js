@@ -77,7 +77,7 @@ export function drawEigenvalues(run, until, end, log) {
 
 /** @param {any} message */
 export function drawLedger(message) {
-  const rows = [...message.rows].sort((p, q) => Number(p.slack === null) - Number(q.slack === null));
+  const rows = [...message.rows].sort((p, q) => Number(q.applies) - Number(p.applies));
   const table = document.createElement("table");
   const head = table.createTHead().insertRow();
   for (const word of ["Statement", "", "Slack", "Where it is tightest"]) {
@@ -88,7 +88,7 @@ export function drawLedger(message) {
   const body = table.createTBody();
   for (const row of rows) {
     const line = body.insertRow();
-    if (row.verdict === "not applicable") line.className = "idle";
+    if (!row.applies) line.className = "idle";
     const link = document.createElement("a");
     link.href = `/statements/${encodeURIComponent(row.statement)}`;
     link.target = "_blank";
@@ -100,11 +100,11 @@ export function drawLedger(message) {
     verdict.textContent = row.verdict === "not applicable" ? "" : row.verdict;
     const slack = line.insertCell();
     slack.className = "number";
-    slack.textContent = row.slack === null ? "" : shown(row.slack);
+    slack.textContent = row.applies && row.slack !== null ? shown(row.slack) : "";
     line.insertCell().textContent = row.at;
   }
   $("panel-table").replaceChildren(table);
-  const applied = rows.filter((row) => row.slack !== null);
+  const applied = rows.filter((row) => row.applies);
   const broken = rows.filter((row) => row.verdict === "violated");
   $("panel-text").textContent = `Up to step ${message.until}: ${applied.length} of ${rows.length} statements apply; `
     + (broken.length ? `violated: ${broken.map((row) => row.title).join(", ")}.` : "none of them is violated.")

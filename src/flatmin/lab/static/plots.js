@@ -218,6 +218,7 @@ export function sharpnessPlot(runs, view, until) {
   if (edge !== null) marks.shapes.shift();
   const known = /** @type {number[]} */ ([edge, facts.minimal, facts.edge].filter((v) => v > 0));
   const reach = list.flatMap(([, one]) => one.extent?.sharpness ?? []);
+  if (facts.upper && facts.upper < 3 * Math.max(...known)) reach.push(facts.upper);
   const range = span(known.length ? known : [Math.max(1e-9, ...reach)], reach, view.log);
   return [curves, layout({
     ...marks, xaxis: xaxis(list.map(([, one]) => one)),
