@@ -47,7 +47,7 @@ test: $(READY)
 test-browser: $(BROWSER_READY)
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/compile_ahead.py
 	CHROMIUM="$$($(BIN)/python scripts/find_chromium.py)" && export CHROMIUM && \
-	$(BIN)/python -m pytest tests/browser --override-ini addopts="--import-mode=importlib -q"
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest tests/browser --override-ini addopts="--import-mode=importlib -q"
 
 test-processors: $(READY)
 	PYTEST_ADDOPTS="$(SIDE_BY_SIDE)" $(BIN)/python scripts/test_processors.py $(SETTINGS)
