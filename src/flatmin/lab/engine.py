@@ -392,7 +392,6 @@ def facts(ground: Ground) -> dict[str, Any]:
         "edge_formula": ground.method().edge_formula,
         "every": ground.setting.every,
         "steps": ground.setting.steps,
-        "notes": [] if known is None else known.notes(),
     }
 
 

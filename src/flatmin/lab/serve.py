@@ -74,7 +74,8 @@ def _listen(host: str, port: int | None) -> socket.socket:
     """A listening socket: at the port given, or at the usual one, or at any that is free."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for wanted in (port,) if port is not None else (PORT, 0):
-        found = socket.socket(family, socket.SOCK_STREAM)
+        # Its protocol is named so that asyncio sends small messages at once (TCP_NODELAY).
+        found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             found.bind((host, wanted))

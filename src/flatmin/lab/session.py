@@ -13,7 +13,7 @@ import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from flatmin import Advice, advise
 from flatmin.core.checks import check_choice
@@ -21,13 +21,14 @@ from flatmin.core.errors import FlatminError, SettingError
 from flatmin.core.plain import plain
 from flatmin.lab import maps, panels
 from flatmin.lab.bifurcation import orbits
-from flatmin.lab.engine import Ground, Piece, facts, ground_of
+from flatmin.lab.engine import facts, ground_of
 from flatmin.lab.settings import setting_of
 from flatmin.lab.shown import Pieces, Shown
 from flatmin.lab.tables import Tables
 from flatmin.lab.workers import Stop, Stopped, Workers
 
 Send = Callable[[str], Awaitable[None]]
+T = TypeVar("T")
 
 log = logging.getLogger("flatmin.lab")
 
@@ -48,6 +49,7 @@ class Session:
         self._jobs: dict[str, asyncio.Task[None]] = {}
         self._runs: dict[str, Shown] = {}
         self._playing, self._speed, self._head = False, 100.0, 0.0
+        self._wanted = False  # whether the run on its way is to be played
         self._moved = asyncio.Event()
 
     async def send(self, message: dict[str, Any]) -> None:
@@ -112,20 +114,19 @@ class Session:
         slot = check_choice("slot", str(message.get("slot", "a")), SLOTS)
         show = check_choice("show", str(message.get("show", "all")), SHOWS)
         begin = _count("from", message.get("from", 0))
-        self._playing = show == "play"  # from now on: it may be paused before it has come
+        self._wanted = show == "play"  # from now on: it may be paused before it has come
+        self._playing = self._playing and self._wanted
         work = self._run(slot, number, message.get("settings"), begin, show)
         self._begin(f"run-{slot}", number, work)
 
     async def _run(self, slot: str, number: int, settings: Any, begin: int, show: str) -> None:
-        def prepare(stop: Stop) -> tuple[Ground, dict[str, Any]]:
+        def prepare(stop: Stop) -> tuple[Shown, Pieces]:
             ground = ground_of(setting_of(settings), self._tables)
-            return ground, facts(ground)
+            shown, pieces = Shown(number, ground, plain(facts(ground))), Pieces(ground)
+            shown.add(pieces(stop))
+            return shown, pieces
 
-        ground, known = await self._workers.quick(prepare)
-        shown = Shown(number, ground, plain(known))
-        job = Pieces(ground)
-        first = await self._patiently(number, self._workers.quick(job))
-        shown.add(first)
+        shown, job = await self._patiently(number, self._workers.quick(prepare))
         shown.sent = min(begin, len(shown))
         self._runs[slot] = shown
         await self.send(
@@ -139,7 +140,7 @@ class Session:
             }
         )
         if show == "play":
-            self._head = float(shown.sent)
+            self._head, self._playing = float(shown.sent), self._wanted
             self._play()
         elif show == "all":
             await self._show(slot, shown, len(shown))
@@ -149,7 +150,7 @@ class Session:
                 await self._show(slot, shown, len(shown))
             self._moved.set()
 
-    async def _patiently(self, number: int, work: Coroutine[Any, Any, Piece]) -> Piece:
+    async def _patiently(self, number: int, work: Coroutine[Any, Any, T]) -> T:
         """The result of a job; if it takes long, the page is told why."""
         job = asyncio.create_task(work)
         try:
@@ -183,7 +184,7 @@ class Session:
 
     def pause(self, message: dict[str, Any], number: int) -> None:
         """Stay where the playhead is."""
-        self._playing = False
+        self._playing = self._wanted = False
 
     def step(self, message: dict[str, Any], number: int) -> None:
         """One record, or some, from record `from`."""
