@@ -44,7 +44,7 @@ export class Acts extends Talks {
       this.askPanelSoon();
     }
     this.mark("controls");
-    this.mark("map");
+    if (done) this.mark("map");
   }
 
   /** @param {number} rate @param {number} value @param {string} axis */

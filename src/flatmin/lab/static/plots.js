@@ -74,7 +74,7 @@ function traces(one) {
 }
 
 /** Time between two layouts of axes while curves move. */
-const AXES_PAUSE = 300;
+const AXES_PAUSE = 800;
 
 /**
  * A plot that Plotly draws when things stand still. While they move its axes stay and the curves are

@@ -12,7 +12,7 @@ import { themes } from "./theme.js";
 /** @typedef {import("./types.js").Settings} Settings */
 
 export const SPEEDS = [5, 10, 20, 40, 80, 160, 320, 640, 1280];
-const PANEL_PAUSE = 600;
+const PANEL_PAUSE = 1200;
 
 export class Shows {
   /**
