@@ -39,7 +39,7 @@ export function colours() {
 
 /** How runs end: apart in hue and in lightness. */
 export const STATE_COLOURS = {
-  settled: "#0072b2", learning: "#8ecbee", oscillating: "#e69f00", stalled: "#b9bec6", diverged: "#5c2a12",
+  settled: "#0072b2", learning: "#8ecbee", oscillating: "#e69f00", stalled: "#b9bec6", diverged: "#703517",
 };
 
 /** A scale that grows in lightness, for layers and ratios. */
