@@ -23,8 +23,8 @@ CASES = {
     "central-flow-d5": "central:central_flow_d5",
     "scaling": "descent:scaling",
 }
-ON_REQUEST = {"advice": "advice:advice"}
-"""Cases that are not about speed and run only when they are named."""
+ON_REQUEST = {"advice": "advice:advice", "lab": "lab:lab"}
+"""Cases without rivals, which run only when they are named."""
 
 
 def run(
