@@ -84,8 +84,9 @@ def _problem(tables: Any, file: str, target: Any, features: Any, prepared: Any) 
     if not target:
         raise SettingError("target is missing: the column to predict")
     from flatmin.data.tables import open_table
+    from flatmin.data.tables.table import Reading
 
-    open_table(file, list(target))
+    open_table(file, Reading(list(target)))
     stored = tables.keep(Path(file))
     problem: dict[str, Any] = {"file": stored.key, "target": target[0]}
     if target[1:]:

@@ -94,8 +94,7 @@ def _method(setting: Setting, rate: float | None = None) -> str:
     if method.continuous:
         return "flatmin.GradientFlow()"
     words = [repr(method.learning_rate if rate is None else rate)]
-    if method.momentum is not None:
-        words.append(repr(method.momentum))
+    words += map(repr, method.own().values())
     return f"flatmin.{_NAMES[method.name]}({', '.join(words)})"
 
 
@@ -118,22 +117,22 @@ def _pieces(ground: Ground) -> list[str]:
             "trace = outcome.trace",
         ]
     parts = segments(setting)
-    momentum = setting.method.momentum is not None
-    lines.append("traces, beside = [], None" if momentum else "traces = []")
+    momentum = setting.method.own().get("momentum")
+    lines.append("traces, beside = [], None" if momentum is not None else "traces = []")
     pairs = [(part.rate, part.end - part.begin) for part in parts]
     lines.append(f"for rate, steps in {pairs!r}:")
     extra = ""
-    if momentum:
+    if momentum is not None:
         name = _NAMES[setting.method.name]
-        rule = f"flatmin.{name}(rate, {setting.method.momentum!r}).rule"
+        rule = f"flatmin.{name}(rate, {momentum!r}).rule"
         extra = f"\n        rule={rule}, beside=beside,"
     lines += [
         f"    outcome = flatmin.descend(samples, now, rate, steps, recording=watch,{extra}",
         f"        observe_ends=rate == {parts[-1].rate!r})"
         if len({part.rate for part in parts}) == len(parts)
         else "        observe_ends=True)",
-        f"    now{', beside' if momentum else ''} = "
-        f"outcome.ensemble{', outcome.beside' if momentum else ''}",
+        f"    now{', beside' if extra else ''} = "
+        f"outcome.ensemble{', outcome.beside' if extra else ''}",
         "    traces.append(outcome.trace)",
     ]
     return lines
@@ -192,7 +191,7 @@ def _method_options(setting: Setting) -> list[str]:
     if method.continuous:
         return ["--flow"]
     words = ["--learning-rate", repr(method.learning_rate)]
-    if method.momentum is not None:
-        words += ["--momentum", repr(method.momentum)]
+    if "momentum" in method.own():
+        words += ["--momentum", repr(method.own()["momentum"])]
         words += ["--nesterov"] if method.name == "nesterov" else []
     return words

@@ -12,7 +12,7 @@ import io
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.resources import files
 from inspect import cleandoc, getdoc
@@ -122,7 +122,7 @@ class Lab:
         return JSONResponse(
             {
                 "version": __version__,
-                "scenes": [scene.as_dict() for scene in SCENES],
+                "scenes": [asdict(scene) for scene in SCENES],
                 "initialisations": list(INITIALISATIONS),
                 "activations": list(ACTIVATIONS),
                 "methods": {name: methods.METHODS[name].title for name in METHODS},

@@ -84,6 +84,9 @@ class Setting(Study):
     changes: tuple[tuple[Count, Positive], ...] = Field(default=(), max_length=MOST_CHANGES)
     """(step, learning rate from there on), in the order of steps."""
 
+    def __init__(self, content: Any = None, /, **settings: Any) -> None:
+        super().__init__(Source(content or {}, SOURCE), **settings)
+
     def _read(self, file: Path) -> None:
         """Nothing: `tables` has what was dropped on the page."""
 
@@ -127,8 +130,6 @@ class Setting(Study):
             raise ValueError("architecture.kind 'residual' is for one output")
         if not self.linear:
             raise ValueError("a network of several outputs must be linear")
-        if self.method.momentum is not None:
-            raise ValueError(f"method.name {self.method.name!r} is for one output")
 
     def plain(self) -> dict[str, Any]:
         """Nested dictionaries of plain values, without what is not set."""
@@ -159,7 +160,7 @@ def setting_of(content: Any) -> Setting:
     """The setting in plain values, or a SettingError."""
     if not isinstance(content, dict):
         raise SettingError(f"{SOURCE}: settings must be a table of keys, got {content!r}"[:200])
-    return Setting(Source(content, SOURCE))
+    return Setting(content)
 
 
 def _pairs(content: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

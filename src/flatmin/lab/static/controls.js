@@ -87,11 +87,10 @@ export function fill(settings, facts, rate) {
   }
 }
 
-/** Several outputs are for linear perceptrons by gradient descent or flow. @param {Settings} s */
+/** Several outputs are for linear perceptrons. @param {Settings} s */
 function plainNetwork(s) {
   if (s.architecture.kind === "residual") s.initialisation = { name: "pytorch", scale: 1 };
   s.architecture = { kind: "mlp", depth: s.architecture.depth, width: s.architecture.width };
-  if (s.method.momentum !== undefined) s.method = { name: "descent", learning_rate: s.method.learning_rate, steps: s.method.steps };
 }
 
 /**
