@@ -114,7 +114,7 @@ def _pieces(ground: Ground) -> list[str]:
             *lines,
             f"outcome = flatmin.flow(samples.regression(), now, max_steps={setting.steps}, "
             "recording=watch)",
-            "trace = outcome.trace",
+            "trace = outcome.recorded",
         ]
     parts = segments(setting)
     momentum = setting.method.own().get("momentum")
@@ -133,7 +133,7 @@ def _pieces(ground: Ground) -> list[str]:
         else "        observe_ends=True)",
         f"    now{', beside' if extra else ''} = "
         f"outcome.ensemble{', outcome.beside' if extra else ''}",
-        "    traces.append(outcome.trace)",
+        "    traces.append(outcome.recorded)",
     ]
     return lines
 
