@@ -281,7 +281,18 @@ def test_the_record_prints_its_convention():
     record = sharpness(samples, ensemble)
     assert "no factor 1/2" in str(record)
     assert "no factor 1/2" in str(record[0])
-    assert set(record[0].as_dict()) == {"value", "residual", "products", "method", "converged"}
+    told = {
+        "value",
+        "residual",
+        "products",
+        "method",
+        "converged",
+        "low",
+        "high",
+        "proof",
+        "chance",
+    }
+    assert set(record[0].as_dict()) == told
 
 
 def test_no_networks_have_no_sharpness():

@@ -18,6 +18,7 @@ from flatmin.data.generators import (
     spectrum_samples,
     whitened_samples,
 )
+from flatmin.data.preparation import Preparation
 from flatmin.data.regression import Regression, read_regression
 from flatmin.data.samples import Samples, read_samples
 
@@ -369,3 +370,22 @@ def test_bad_settings_are_refused(make, fragment):
         make()
     assert fragment in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_column_that_vanishes_next_to_another_is_refused():
+    """At 1e12 the rank is still seen; beyond, one column's rounding hides the other."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((50, 2))
+    y = X @ [1.0, 2.0]
+    assert Regression.from_arrays(X * [1.0, 1e12], y).rank == 2
+    for small, large in ((1.0, 1e16), (1e-20, 1.0), (1e-310, 1.0)):
+        with pytest.raises(DataError, match=r"'x0' is .* of 'x1' in size, beyond the digits"):
+            Regression.from_arrays(X * [small, large], y)
+        ready = Preparation(standardise=True)
+        if small > 1e-300:
+            assert Regression.from_arrays(X * [small, large], y, preparation=ready).rank == 2
+    # A small column that says nothing new is no loss: the rank is that of the data.
+    double = np.column_stack([X[:, 0] * 1e-20, X[:, 0]])
+    assert Regression.from_arrays(double, y).rank == 1
+    zero = np.column_stack([0.0 * X[:, 0], X[:, 0]])
+    assert Regression.from_arrays(zero, y).rank == 1

@@ -6,9 +6,11 @@ import numpy as np
 
 from flatmin.core.arrays import Float
 from flatmin.core.threads import over_blocks
+from flatmin.curvature.interval import in_range, judged
 from flatmin.curvature.linear import LinearHessian
-from flatmin.curvature.record import Sharpness
+from flatmin.curvature.record import INERTIA, Sharpness
 from flatmin.data.regression import Regression
+from flatmin.lanes.inertia import blocks_interval
 from flatmin.lanes.layout import linear
 from flatmin.lanes.sharpness import BASIS, blocks_sharpness, start_vector
 from flatmin.network.ensemble import Ensemble
@@ -20,8 +22,12 @@ def ensemble_sharpness(
     tolerance: float,
     max_products: int,
     start: Float | None = None,
+    certify: bool = True,
 ) -> Sharpness:
-    """The records of an ensemble of linear networks with one output."""
+    """The records of an ensemble of linear networks with one output.
+
+    Their intervals are those of `lanes.inertia`, with an infinite high end where it proves nothing.
+    """
     architecture = ensemble.architecture
     widths = (architecture.inputs, *architecture.widths)
     network = linear(widths, architecture.p, regression.sigma, regression.w_star)
@@ -51,14 +57,33 @@ def ensemble_sharpness(
         ),
         blocks,
     )
+    if certify:
+        ends = np.empty((blocks, 3, lanes))
+        over_blocks(
+            lambda first, last: blocks_interval(
+                (0.0,) * lanes,
+                ensemble.lanes,
+                network,
+                vectors,
+                0.9 * tolerance,
+                ends,
+                first,
+                last,
+            ),
+            blocks,
+        )
     n = len(ensemble)
     coordinates = vectors.transpose(0, 2, 1).reshape(-1, dimension)[:n]
     values, residuals, products = results.transpose(1, 0, 2).reshape(3, -1)[:, :n]
-    return Sharpness(
+    record = Sharpness(
         value=values,
         residual=residuals,
         products=products.astype(np.int64),
         method="lanczos",
-        converged=residuals <= tolerance * values,
+        converged=np.zeros(n, dtype=bool),
         vector=hessian.lift(coordinates),
     )
+    if not certify:
+        return record
+    _, low, high = ends.transpose(1, 0, 2).reshape(3, -1)[:, :n]
+    return judged(record, np.maximum(low, 0.0), in_range(high), INERTIA, tolerance)

@@ -141,6 +141,13 @@ class LinearHessian:
             y[k][...] = v_b - _dot(v_b, self._a_unit[k]) * self._a_unit[k]
         return out
 
+    def project(self, vectors: Float) -> Float:
+        """Coordinates with what is no coordinate, y along A, removed."""
+        out = vectors.copy()
+        for k, y in enumerate(self._pieces(out)[1]):
+            y -= _dot(y, self._a_unit[k]) * self._a_unit[k]
+        return out
+
     def lift(self, vectors: Float) -> Float:
         """V_k = x A' + B y'."""
         x, y = self._pieces(vectors)

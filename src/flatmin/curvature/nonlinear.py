@@ -46,6 +46,7 @@ class NonlinearHessian(FlatHessian):
 
     def __init__(self, rows: Samples | Rows, architecture: Architecture, flat: Float) -> None:
         self._architecture, self._w = architecture, architecture.matrices(flat)
+        self._made_of = rows, architecture, flat
         self.networks, self.dimension = flat.shape
         phi, layers, c = architecture.activation, architecture.split(flat), architecture.output_map
         X, Y = rows.X, rows.y.reshape(len(rows.X), -1)
@@ -81,6 +82,11 @@ class NonlinearHessian(FlatHessian):
             [delta @ _t(h) for delta, h in zip(self._delta, self._h, strict=True)]
         )
 
+    def longer(self) -> NonlinearHessian:
+        """The same in the longest floating-point type."""
+        rows, architecture, flat = self._made_of
+        return NonlinearHessian(rows, architecture, flat.astype(np.longdouble))
+
     def product(self, vectors: Float) -> Float:
         """H V by the recursions above."""
         layers, v = self._architecture.split(vectors), self._architecture.matrices(vectors)
@@ -100,4 +106,4 @@ class NonlinearHessian(FlatHessian):
                 d_delta = self._bend[k] * dz[k] * self._back[k] + self._slope[k] * inner
             forward = self._extended(dh[k], 0.0)
             out.append(d_delta @ _t(self._h[k]) + self._delta[k] @ _t(forward))
-        return self._architecture.join(out[::-1])
+        return np.concatenate([x.reshape(len(x), -1) for x in out[::-1]], axis=1)

@@ -37,6 +37,10 @@ class Hessian(Protocol):
         """Coordinates of the projection of flat vectors `[network, P]`."""
         ...
 
+    def project(self, vectors: Float) -> Float:
+        """The nearest vectors that are coordinates."""
+        ...
+
     def lift(self, vectors: Float) -> Float:
         """Flat vectors `[network, P]` from coordinates; an isometry."""
         ...
@@ -61,6 +65,10 @@ class FlatHessian:
     def restrict(self, flat: Float) -> Float:
         """The identity."""
         return flat
+
+    def project(self, vectors: Float) -> Float:
+        """The identity."""
+        return vectors
 
     def lift(self, vectors: Float) -> Float:
         """The identity."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
 
 from flatmin.core.shown import Shown
 from flatmin.theory.minimal_sharpness import CONVENTION
+
+EXACT, INERTIA, RANDOM, NONE = "exact spectrum", "inertia", "random start", "none"
+"""Why an interval holds; see `interval`."""
 
 
 class Sharpness(Shown):
@@ -18,7 +21,11 @@ class Sharpness(Shown):
     - residual: |Hv - value v|. An eigenvalue of H lies within this distance of the value;
     - products: Hessian-vector products used;
     - method: "lanczos", "spectrum" (the d x d reduction at minimisers) or "dense";
-    - converged: whether residual <= tolerance * value;
+    - low, high: the largest eigenvalue lies between them, rounding included;
+    - proof: why: "exact spectrum", "inertia" (of high I - H), "random start" or "none". A residual
+      is no proof: it says that an eigenvalue is near, not that it is the largest;
+    - chance: how likely the interval is wrong, at most: 0 if proved, 1 if there is no proof;
+    - converged: whether there is a proof and high - low <= tolerance * value;
     - vector: the flat eigenvector(s), to be passed back as `start` along a trajectory.
     """
 
@@ -28,18 +35,39 @@ class Sharpness(Shown):
     method: str
     converged: Any
     vector: Any = field(default=None, repr=False)
+    low: Any = 0.0
+    high: Any = np.inf
+    proof: Any = NONE
+    chance: Any = 1.0
 
     def __len__(self) -> int:
         return len(np.atleast_1d(self.value))
 
     def __getitem__(self, i: int) -> Sharpness:
         """The record of network i of an ensemble."""
-        names = ("value", "residual", "products", "converged")
-        return Sharpness(
-            **{name: np.atleast_1d(getattr(self, name))[i].item() for name in names},
-            method=self.method,
-            vector=None if self.vector is None else np.atleast_2d(self.vector)[i],
-        )
+        vector = None if self.vector is None else np.atleast_2d(self.vector)[i]
+        one = {name: self._each(name)[i].item() for name in _EACH}
+        return Sharpness(method=self.method, vector=vector, **one)
+
+    def _each(self, name: str) -> Any:
+        """A field as an array, one entry per network."""
+        return np.broadcast_to(getattr(self, name), np.shape(np.atleast_1d(self.value)))
+
+    def some(self, which: Any) -> Sharpness:
+        """The record of some networks of an ensemble."""
+        chosen: dict[str, Any] = {name: self._each(name)[which] for name in _EACH}
+        return replace(self, vector=np.array(self.vector)[which], **chosen)
+
+    def with_some(self, which: Any, other: Sharpness) -> Sharpness:
+        """The record with that of another ensemble in the places `which`."""
+        changed: dict[str, Any] = {name: np.array(self._each(name)) for name in _EACH}
+        changed["proof"] = changed["proof"].astype(object)
+        for name, column in changed.items():
+            column[which] = other._each(name)
+        changed["proof"] = changed["proof"].astype(str)
+        changed["vector"] = np.array(self.vector)
+        changed["vector"][which] = other.vector
+        return replace(self, **changed)
 
     def __repr__(self) -> str:
         if np.ndim(self.value):
@@ -51,6 +79,25 @@ class Sharpness(Shown):
             found += f"converged={bool(self.converged)}"
         return f"Sharpness({found}, method={self.method!r})"
 
+    @property
+    def argument(self) -> str:
+        """Between what the largest eigenvalue lies, and why, in words.
+
+        >>> found = {"value": 4.0, "residual": 0.0, "products": 1, "method": "lanczos"}
+        >>> Sharpness(**found, converged=True, low=4.0, high=4.5, proof=INERTIA).argument
+        'within 1.2e-01 of it, by inertia'
+        >>> Sharpness(**found, converged=False).argument
+        'not certain that it is the largest'
+        """
+        proofs = [str(proof) for proof in np.unique(self._each("proof")) if proof != NONE]
+        if not proofs or np.any(self._each("proof") == NONE):
+            lacking = int(np.sum(self._each("proof") == NONE))
+            of = f" of {lacking} of them" if np.ndim(self.value) else ""
+            return f"not certain{of} that it is the largest"
+        spread = np.subtract(self.high, self.low)
+        width = np.max(np.divide(spread, self.value, out=np.array(spread), where=spread > 0))
+        return f"within {width:.1e} of it, by {' and '.join(proofs)}"
+
     def __str__(self) -> str:
         if np.ndim(self.value):
             n, done = len(self), int(np.sum(self.converged))
@@ -61,4 +108,9 @@ class Sharpness(Shown):
             state = "converged" if self.converged else "NOT converged"
             head = f"sharpness {self.value:.12g} +- {self.residual:.1e} ({state}"
             head += f", {self.products} products)"
+        head += f"; {self.argument}"
         return f"{head}; {self.method}; {CONVENTION}"
+
+
+_EACH = ("value", "residual", "products", "converged", "low", "high", "proof", "chance")
+"""The fields with an entry per network, besides the vector."""

@@ -1,11 +1,12 @@
 """`sharpness`: the one door to the largest Hessian eigenvalue of given weights.
 
-Which road is taken (all end in a Rayleigh quotient with its residual):
+Which road is taken (all end in a Rayleigh quotient with its residual, and in `interval`):
 
 - small linear networks with one output: compiled Lanczos over lanes (`lanes`);
 - large ones, and several outputs: the top vector of the d x d reduction, exact at minimisers; if
   its residual is not small enough, Lanczos from it (`lanczos`);
-- networks with an activation or biases: Lanczos on the hand-written product (`nonlinear`).
+- networks with an activation or biases: the whole spectrum of small ones, Lanczos from a random
+  start of others, on the hand-written product (`nonlinear`).
 """
 
 from __future__ import annotations
@@ -21,12 +22,18 @@ from flatmin.core.arrays import Float, Yes
 from flatmin.core.checks import check_choice, check_count, check_positive
 from flatmin.core.errors import SettingError
 from flatmin.core.seeds import generator
+from flatmin.curvature.interval import (
+    bounded_above,
+    linear_interval,
+    linear_spectrum,
+    searched,
+)
 from flatmin.curvature.lanczos import lanczos
 from flatmin.curvature.linear import LinearHessian
 from flatmin.curvature.multivariate import MultivariateHessian
 from flatmin.curvature.nonlinear import NonlinearHessian
 from flatmin.curvature.operators import Hessian, HessianOperator
-from flatmin.curvature.record import Sharpness
+from flatmin.curvature.record import NONE, Sharpness
 from flatmin.data.regression import Regression
 from flatmin.data.samples import Samples
 from flatmin.network.architecture import Architecture, Family
@@ -40,6 +47,10 @@ TOLERANCE = 1e-10
 # A block of lanes should fit the second-level cache; beyond it one network at a time is faster.
 LANE_PARAMETERS = 8192
 _DENSE_PARAMETERS = 5000
+# The whole spectrum of non-linear networks up to this size is cheaper than a search; of linear ones
+# it is computed where the search may have missed an eigenvalue, which is rare.
+_SMALL_PARAMETERS, _REPAIR_DIMENSION = 128, 1200
+_WIDE = 1e-7
 
 HESSIANS: dict[Family, Any] = {
     Family.ONE_OUTPUT: LinearHessian,
@@ -63,13 +74,16 @@ def sharpness(
     tolerance: float = TOLERANCE,
     max_products: int = 2000,
     start: ArrayLike | None = None,
+    certify: bool = True,
 ) -> Sharpness:
     """Largest eigenvalue of the Hessian of the mean squared error at given weights.
 
     `weights` is a list of matrices W_1..W_L, or an Ensemble; for a list, `p` is the output vector
     (1 if the last layer has one row; none if the problem has several targets). Networks with an
     activation or biases need Samples, linear ones take either. `start` is a flat vector (or one per
-    network) such as the `vector` of an earlier record.
+    network) such as the `vector` of an earlier record. With `certify=False` the record has no
+    interval and is never called converged: for values along a run, where the next one is asked for
+    at once.
 
     >>> from flatmin.data.generators import gaussian_samples
     >>> from flatmin.network.architecture import Architecture, Family
@@ -89,11 +103,19 @@ def sharpness(
         # Diverged networks stay in place with NaN; zeros stand in for them while others are solved.
         flat = np.where(usable[:, None], ensemble.flat(), 0.0)
         ensemble = Ensemble.from_flat(ensemble.architecture, flat)
-    record = _solve(problem, ensemble, method, tolerance, max_products, first)
+    record = _solve(problem, ensemble, method, tolerance, max_products, first, certify)
     if not usable.all():
         value, residual = (np.where(usable, x, np.nan) for x in (record.value, record.residual))
+        low, high = (np.where(usable, x, np.nan) for x in (record.low, record.high))
         record = replace(
-            record, value=value, residual=residual, converged=record.converged & usable
+            record,
+            value=value,
+            residual=residual,
+            converged=record.converged & usable,
+            low=low,
+            high=high,
+            proof=np.where(usable, record.proof, NONE),
+            chance=np.where(usable, record.chance, 1.0),
         )
     return record[0] if single else record
 
@@ -139,36 +161,94 @@ def _solve(
     tolerance: float,
     max_products: int,
     start: Float | None,
+    certify: bool,
 ) -> Sharpness:
-    if method == "auto" and in_lanes(ensemble.architecture):
+    architecture = ensemble.architecture
+    if not architecture.linear:
+        hessian = hessian_at(problem, ensemble)
+        assert isinstance(hessian, NonlinearHessian)
+        return _nonlinear(architecture, hessian, method, tolerance, max_products, start, certify)
+    regression = problem.regression()
+    if method == "auto" and in_lanes(architecture):
         from flatmin.curvature.compiled import ensemble_sharpness
 
-        return ensemble_sharpness(problem.regression(), ensemble, tolerance, max_products, start)
-    hessian = hessian_at(problem, ensemble)
+        record = ensemble_sharpness(regression, ensemble, tolerance, max_products, start, certify)
+    else:
+        hessian = hessian_at(problem, ensemble)
+        if method == "dense":
+            _check_dense(architecture)
+            record = linear_spectrum(regression, ensemble, hessian, tolerance)
+        else:
+            record = _iterated(hessian, method, tolerance, max_products, start)
+    if not certify:
+        return record
+    left = ~np.broadcast_to(record.converged, len(ensemble))
+    if left.any():
+        record = record.with_some(
+            left, linear_interval(regression, ensemble[left], record.some(left), tolerance)
+        )
+    sizes = [sum(s) if architecture.output else s[0] * s[1] for s in architecture.shapes]
+    if method != "auto" or sum(sizes) > min(_REPAIR_DIMENSION, max_products):
+        return record
+    # Wider than rounding makes it: another eigenvalue may be larger. Look at all of them.
+    wide = record.high - record.low > max(tolerance, _WIDE) * record.value
+    # One by one: bits do not depend on which others are wide.
+    for i in np.flatnonzero(wide).tolist():
+        alone = ensemble[[i]]
+        other = linear_spectrum(regression, alone, hessian_at(problem, alone), tolerance)
+        record = record.with_some([i], linear_interval(regression, alone, other, tolerance))
+    return record
+
+
+def _nonlinear(
+    architecture: Architecture,
+    hessian: NonlinearHessian,
+    method: str,
+    tolerance: float,
+    max_products: int,
+    start: Float | None,
+    certify: bool,
+) -> Sharpness:
+    if method == "spectrum":
+        hessian.spectrum()  # there is none
     if method == "dense":
-        return _dense(hessian, ensemble, tolerance)
+        _check_dense(architecture)
+        return searched(hessian, tolerance, _DENSE_PARAMETERS, _DENSE_PARAMETERS)
+    if certify and start is None:
+        small = _SMALL_PARAMETERS if method == "auto" else 0
+        return searched(hessian, tolerance, max_products, small)
+    record = _iterated(hessian, "lanczos", tolerance, max_products, start)
+    return bounded_above(hessian, record, tolerance, max_products) if certify else record
+
+
+def _iterated(
+    hessian: Hessian,
+    method: str,
+    tolerance: float,
+    max_products: int,
+    start: Float | None,
+) -> Sharpness:
     guess = hessian.guess() if start is None else hessian.restrict(start)
-    if guess is None and method == "spectrum":
-        hessian.spectrum()
     if guess is not None and method != "lanczos" and start is None:
-        record = _rayleigh(hessian, guess, tolerance)
-        if method == "spectrum" or np.all(record.converged):
+        record = _rayleigh(hessian, guess)
+        if method == "spectrum" or np.all(record.residual <= tolerance * record.value):
             return record
     if start is None:
         guess = _mix(hessian, guess)
     assert guess is not None
     value, residual, products, vector = lanczos(hessian, guess, tolerance, max_products)
+    unknown = np.zeros(hessian.networks, dtype=bool)
     return Sharpness(
         value=value,
         residual=residual,
         products=products,
         method="lanczos",
-        converged=residual <= tolerance * value,
+        converged=unknown,
         vector=hessian.lift(vector),
     )
 
 
-def _rayleigh(hessian: Hessian, guess: Float, tolerance: float) -> Sharpness:
+def _rayleigh(hessian: Hessian, guess: Float) -> Sharpness:
     """The record of given vectors, from one product."""
     norm = np.linalg.norm(guess, axis=1, keepdims=True)
     vector = np.divide(guess, norm, out=np.zeros_like(guess), where=norm > 0)
@@ -176,44 +256,21 @@ def _rayleigh(hessian: Hessian, guess: Float, tolerance: float) -> Sharpness:
     value = np.einsum("ni,ni->n", vector, image)
     residual = np.linalg.norm(image - value[:, None] * vector, axis=1)
     ones = np.ones(hessian.networks, dtype=np.int64)
-    converged = residual <= tolerance * value
+    unknown = np.zeros(hessian.networks, dtype=bool)
     return Sharpness(
         value=value,
         residual=residual,
         products=ones,
         method="spectrum",
-        converged=converged,
+        converged=unknown,
         vector=hessian.lift(vector),
     )
 
 
-def _dense(hessian: Hessian, ensemble: Ensemble, tolerance: float) -> Sharpness:
-    """Every column of the Hessian, one product each, then LAPACK."""
-    n = ensemble.architecture.parameters
+def _check_dense(architecture: Architecture) -> None:
+    n = architecture.parameters
     if n > _DENSE_PARAMETERS:
         raise SettingError(f"method 'dense' is for at most {_DENSE_PARAMETERS} parameters, got {n}")
-    columns = [
-        hessian.lift(hessian.product(hessian.restrict(np.tile(row, (hessian.networks, 1)))))
-        for row in np.eye(n)
-    ]
-    matrix = np.stack(columns, axis=2)
-    values, vectors = np.linalg.eigh(0.5 * (matrix + matrix.transpose(0, 2, 1)))
-    vector = vectors[:, :, -1]
-    residual = np.linalg.norm(
-        np.einsum("nij,nj->ni", matrix, vector) - values[:, -1:] * vector, axis=1
-    )
-    products = np.full(hessian.networks, n)
-    # Rounding of a full eigendecomposition is relative to the largest |eigenvalue|.
-    scale = np.abs(values).max(axis=1)
-    converged = residual <= np.maximum(tolerance * values[:, -1], 1e-15 * n * scale)
-    return Sharpness(
-        value=values[:, -1],
-        residual=residual,
-        products=products,
-        method="dense",
-        converged=converged,
-        vector=vector,
-    )
 
 
 def _mix(hessian: Hessian, guess: Float | None) -> Float:

@@ -337,6 +337,24 @@ def _reduce(table: Table, preparation: Preparation) -> Regression:
     return _solve(ready, tally.n, scale_factor(ready, factor, shift, tally))
 
 
+def _check_digits(
+    source: str, features: Sequence[str], r_x: Float, rounding: float, rank: int
+) -> None:
+    """Refuse columns that vanish next to others: the rank of the data is that of the columns over
+    their sizes, and rounding of the largest has swallowed what the smallest say."""
+    sizes = np.abs(r_x).max(axis=0)
+    lost = (sizes > 0.0) & (sizes <= rounding * sizes.max())
+    if not lost.any():
+        return
+    alone = np.linalg.svd(r_x / np.where(sizes > 0.0, sizes, 1.0), compute_uv=False)
+    if np.count_nonzero(alone > rounding * alone[0]) > rank:
+        small, large = features[int(np.argmax(lost))], features[int(np.argmax(sizes))]
+        raise DataError(
+            f"{source}: the column {small!r} is {sizes[lost][0] / sizes.max():.0e} of {large!r} in "
+            "size, beyond the digits of numbers; standardise the columns or rescale them"
+        )
+
+
 def _solve(table: Prepared, n: int, scaled: Scaled) -> Regression:
     """Sigma, w* and R_min from the triangular factor of [X Y]; the formulas head this module."""
     factor, d, m = scaled.content, len(scaled.features), len(table.targets)
@@ -352,6 +370,7 @@ def _solve(table: Prepared, n: int, scaled: Scaled) -> Regression:
         raise NothingToLearn(f"{table.source}: the target {wanted} is zero in every row (w* = 0)")
     rounding = max(n, d) * EPS
     rank = int(np.count_nonzero(s > rounding * s[0]))
+    _check_digits(table.source, scaled.features, r_x, rounding, rank)
     if scale[rank - 1] < 1 / LARGEST:
         raise DataError(f"{table.source}: the features are too small to square; rescale them")
 

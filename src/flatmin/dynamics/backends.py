@@ -233,6 +233,7 @@ class SamplesBackend(Backend):
             self._problem,
             Ensemble.from_flat(self._architecture, self._flat(packed, block)[whole]),
             tolerance=tolerance,
+            certify=False,
             # A little of everything, so that an eigenvector that overtakes is noticed.
             start=packed.vectors[block].T[whole] + 0.1 * self._probe,
         )

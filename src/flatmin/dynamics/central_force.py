@@ -86,7 +86,9 @@ class Middles:
         if fresh or not np.all(np.any(start, axis=1)):
             start = None
         ensemble = Ensemble.from_flat(self.architecture, flat)
-        top = sharpness(self.regression, ensemble, tolerance=_SHARPNESS_TOLERANCE, start=start)
+        top = sharpness(
+            self.regression, ensemble, tolerance=_SHARPNESS_TOLERANCE, start=start, certify=False
+        )
         u = np.where(np.isfinite(top.value)[:, None], top.vector, 0.0)
         self.vectors[going] = u
         w, gradient = self._at(flat)

@@ -4,6 +4,12 @@ Two integrators with one step control: `lanes.flow` for networks with one output
 for several. This is their calling side. Lemma 1 says that W_{k+1}' W_{k+1} - W_k W_k' does not
 change under gradient flow: its drift is in every result, next to the integrator's own error
 estimate.
+
+An estimate is never below the rounding that it ignores. A step stores W + (its change), which
+rounds by at most eps |W| / 2, and the change, from which stages of size |W| were formed, by as much
+again at most when it is not small against W; so n steps lose up to n eps |W|, which is added to the
+sum of local errors. The drift is a difference of squares, measured no better than eps times them,
+and the distance that of (eps (|w| + |w*|))^2: below these they are reported as these.
 """
 
 from __future__ import annotations
@@ -61,8 +67,8 @@ def flow(
     """Gradient flow until |grad| <= tolerance (1e-10) at a minimiser, `end`, or `max_steps`.
 
     `recording.every` counts steps of the integrator (accepted or not). The outcome's `extras` hold
-    `time`, `drift` (of Lemma 1's invariants), `error` (the sum of local error estimates) and
-    `rejected`.
+    `time`, `drift` (of Lemma 1's invariants), `error` (the sum of local error estimates and of what
+    steps round away) and `rejected`.
     """
     architecture = ensemble.architecture
     if architecture.family not in INTEGRATORS:
@@ -246,7 +252,9 @@ class _Flow:
         if number == 0 or number % 8 == 1 or not np.all(np.any(start, axis=1)):
             start = None
         ensemble = Ensemble.from_flat(self._architecture, flat)
-        found = sharpness(self._regression, ensemble, tolerance=tolerance, start=start)
+        found = sharpness(
+            self._regression, ensemble, tolerance=tolerance, start=start, certify=False
+        )
         self._vectors[members] = found.vector
         return {"sharpness": found.value, "sharpness_residual": found.residual}
 
@@ -263,6 +271,13 @@ class _Flow:
         with np.errstate(over="ignore", invalid="ignore"):
             distance = integrator.distance(flat)
             moved = drift(split(flat), split(self._initial)).max(axis=1, initial=0.0)
+            size = np.linalg.norm(np.maximum(np.abs(flat), np.abs(self._initial)), axis=1)
+            accepted, eps = field(kernel.ACCEPTED), float(np.finfo(np.float64).eps)
+            error = field(kernel.ERROR) + eps * accepted * size
+            if self._architecture.depth > 1:
+                moved = np.where(accepted > 0, np.maximum(moved, eps * size**2), moved)
+            far = np.sqrt(distance) + 2.0 * np.linalg.norm(self._regression.w_star)
+            distance = np.maximum(distance, (eps * far) ** 2)
         final = Ensemble.from_flat(self._architecture, flat, _LANES)
         excess, gradient = field(kernel.EXCESS), np.sqrt(field(kernel.GRADIENT))
         time = field(kernel.TIME) + field(kernel.TIME_LOW)
@@ -271,7 +286,7 @@ class _Flow:
         return Outcome(
             ensemble=final,
             state=flow_endings(arrived, excess, gradient, time, idle),
-            steps=field(kernel.ACCEPTED).astype(np.int64),
+            steps=accepted.astype(np.int64),
             excess_risk=excess,
             distance=distance,
             gradient=gradient,
@@ -283,7 +298,7 @@ class _Flow:
             extras={
                 "time": time,
                 "drift": moved,
-                "error": field(kernel.ERROR),
+                "error": error,
                 "rejected": field(kernel.REJECTED),
             },
         )

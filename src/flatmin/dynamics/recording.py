@@ -35,7 +35,9 @@ class Recording:
     """What to record, every so many steps (0, every, 2 every, ...).
 
     excess_risk is R - R_min, distance |w - w*|^2, gradient |grad R|; sharpness is measured to the
-    relative residual `sharpness_tolerance`, each time from the last eigenvector.
+    relative residual `sharpness_tolerance`, each time from the last eigenvector. A residual says
+    that an eigenvalue is near, not that it is the largest: a trace follows the largest one, looks
+    for others now and then, and proves nothing. `sharpness` of the final weights does.
 
     At the edge of stability these alternate from step to step, and one value in `every` draws a
     curve that is not there. So a record of gradient descent also holds the least and the largest

@@ -283,7 +283,8 @@ class Training(Shown):
 def _with_error(record: Sharpness) -> str:
     if not np.isfinite(record.value):
         return "none: the weights are too large"
-    return f"{number(record.value)} +- {record.residual:.1e}"
+    certain = "" if record.converged else ", not certain to be the largest"
+    return f"{number(record.value)} +- {record.residual:.1e}{certain}"
 
 
 def train(

@@ -39,7 +39,7 @@ _LOOSE = 1e-7
 
 
 @inlined
-def _inverse(x):
+def inverse_or_zero(x):
     """1/x, or 0 where x is not positive."""
     return where(x > 0.0, 1.0 / where(x > 0.0, x, 1.0), 0.0)
 
@@ -48,12 +48,12 @@ def _inverse(x):
 def _normalise(x, y, size):
     """y = x/|x|, or 0 where x is 0; returns |x|."""
     norm = root(dot(x, x, size))
-    scale_into(_inverse(norm), x, y, size)
+    scale_into(inverse_or_zero(norm), x, y, size)
     return norm
 
 
 @inlined
-def _coordinates(layout, k):
+def coordinates(layout, k):
     """Where the coordinates x_k and y_k of a layer begin."""
     x = layout.nodes[k] + layout.nodes[k + 1] - layout.widths[0]
     return x, x + layout.widths[k + 1]
@@ -87,7 +87,7 @@ def _product(w, network, b, a, b_norm, a_norm, v, out, c, e):
     # c_{k-1} = W_k' c_k + A (x.b_k) + |b_k| y, with c_L = 0
     for k in range(depth - 1, -1, -1):
         rows, columns = widths[k + 1], widths[k]
-        x_at, y_at = _coordinates(network.layout, k)
+        x_at, y_at = coordinates(network.layout, k)
         y, below, unit = v[y_at:], c[nodes[k] :], a[nodes[k] :]
         along = dot(v[x_at:], b[nodes[k + 1] :], rows)
         for j in range(columns):
@@ -99,7 +99,7 @@ def _product(w, network, b, a, b_norm, a_norm, v, out, c, e):
     # x = |a_k| c_k + (e_k.A) b_k,  y = |b_k| (e_k - (e_k.A) A),  e_{k+1} = W_k e_k + |a_k| x
     for k in range(depth):
         rows, columns = widths[k + 1], widths[k]
-        x_at, y_at = _coordinates(network.layout, k)
+        x_at, y_at = coordinates(network.layout, k)
         x, y, above = out[x_at:], out[y_at:], e[nodes[k + 1] :]
         here, unit, b_k, c_k = e[nodes[k] :], a[nodes[k] :], b[nodes[k + 1] :], c[nodes[k + 1] :]
         along = dot(here, unit, columns)
@@ -123,9 +123,9 @@ def _enter(layout, a, b, b_norm, vector, q):
     """
     widths, nodes = layout.widths, layout.nodes
     for k in range(len(widths) - 1):
-        x, y = _coordinates(layout, k)
+        x, y = coordinates(layout, k)
         along = dot(vector[y:], a[nodes[k] :], widths[k])
-        unit = along * _inverse(b_norm[k])
+        unit = along * inverse_or_zero(b_norm[k])
         for i in range(widths[k + 1]):
             q[x + i] = fma(unit, b[nodes[k + 1] + i], vector[x + i])
         for j in range(widths[k]):
@@ -137,8 +137,8 @@ def _leave(layout, a, b, b_norm, vector):
     """The way back, in place: X = x - (x.B) B, Y = y + (x.B) A."""
     widths, nodes = layout.widths, layout.nodes
     for k in range(len(widths) - 1):
-        x, y = _coordinates(layout, k)
-        above, inverse = b[nodes[k + 1] :], _inverse(b_norm[k])
+        x, y = coordinates(layout, k)
+        above, inverse = b[nodes[k + 1] :], inverse_or_zero(b_norm[k])
         along = dot(vector[x:], above, widths[k + 1]) * inverse
         add_scaled(-(along * inverse), above, vector[x:], widths[k + 1])
         add_scaled(along, a[nodes[k] :], vector[y:], widths[k])

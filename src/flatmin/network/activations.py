@@ -32,8 +32,9 @@ class Activation:
 
 
 def _sigmoid(x: Any) -> Any:
-    # 1/(1+e^-x) = (1+tanh(x/2))/2, which cannot overflow.
-    return 0.5 * (1.0 + np.tanh(0.5 * x))
+    # 1/(1+e^-x) without overflow, and with all its digits where it is small.
+    e = np.exp(-np.abs(x))
+    return np.where(x < 0, e, 1.0) / (1.0 + e)
 
 
 def _softplus(x: Any) -> Any:
@@ -52,15 +53,15 @@ def _silu_second(x: Any) -> Any:
 
 
 def _tanh_first(x: Any) -> Any:
-    return 1.0 - np.tanh(x) ** 2
+    # 1 - tanh^2 without the difference.
+    return 4.0 * _sigmoid(2.0 * x) * _sigmoid(-2.0 * x)
 
 
 def _tanh_second(x: Any) -> Any:
-    t = np.tanh(x)
-    return -2.0 * t * (1.0 - t * t)
+    return -2.0 * np.tanh(x) * _tanh_first(x)
 
 
-# gelu, tanh form: x (1 + tanh(u))/2 with u = sqrt(2/pi) (x + 0.044715 x^3)
+# gelu, tanh form: x (1 + tanh(u))/2 = x s(2u), s the sigmoid, u = sqrt(2/pi) (x + 0.044715 x^3)
 _GELU_SLOPE = np.sqrt(2.0 / np.pi)
 _GELU_CUBIC = 0.044715
 
@@ -70,26 +71,27 @@ _GELU_CUBIC = 0.044715
 _FAR = 100.0
 
 
-def _gelu_inner(x: Any) -> tuple[Any, Any, Any]:
-    """tanh(u), u' and u''; at +-100 for arguments beyond."""
+def _gelu_inner(x: Any) -> tuple[Any, Any, Any, Any]:
+    """s(2u), s(-2u), 2u' and 2u''; at +-100 for arguments beyond."""
     x = np.clip(x, -_FAR, _FAR)
-    t = np.tanh(_GELU_SLOPE * (x + _GELU_CUBIC * x**3))
-    return t, _GELU_SLOPE * (1.0 + 3.0 * _GELU_CUBIC * x**2), 6.0 * _GELU_SLOPE * _GELU_CUBIC * x
+    u = 2.0 * _GELU_SLOPE * (x + _GELU_CUBIC * x**3)
+    first = 2.0 * _GELU_SLOPE * (1.0 + 3.0 * _GELU_CUBIC * x**2)
+    return _sigmoid(u), _sigmoid(-u), first, 12.0 * _GELU_SLOPE * _GELU_CUBIC * x
 
 
 def _gelu_tanh(x: Any) -> Any:
-    return 0.5 * x * (1.0 + _gelu_inner(x)[0])
+    return x * _gelu_inner(x)[0]
 
 
 def _gelu_tanh_first(x: Any) -> Any:
-    t, du, _ = _gelu_inner(x)
-    return 0.5 * (1.0 + t) + 0.5 * np.clip(x, -_FAR, _FAR) * (1.0 - t * t) * du
+    s, t, du, _ = _gelu_inner(x)
+    return s * (1.0 + np.clip(x, -_FAR, _FAR) * t * du)
 
 
 def _gelu_tanh_second(x: Any) -> Any:
-    t, du, ddu = _gelu_inner(x)
+    s, t, du, ddu = _gelu_inner(x)
     x = np.clip(x, -_FAR, _FAR)
-    return (1.0 - t * t) * (du + 0.5 * x * (ddu - 2.0 * t * du * du))
+    return s * t * (2.0 * du + x * (ddu + (t - s) * du * du))
 
 
 # gelu, error-function form: x Phi(x), with Phi and its density those of the standard Gaussian.
@@ -97,16 +99,20 @@ def _density(x: Any) -> Any:
     return np.exp(-0.5 * np.clip(x, -_FAR, _FAR) ** 2) / np.sqrt(2.0 * np.pi)
 
 
-def _gelu_erf(x: Any) -> Any:
+def _distribution(x: Any) -> Any:
     from scipy.special import ndtr
 
-    return x * ndtr(x)
+    # SciPy has it for doubles; of a longer number the rest is a step along the density.
+    near = np.asarray(x).astype(np.float64)
+    return ndtr(near) + (x - near) * _density(near)
+
+
+def _gelu_erf(x: Any) -> Any:
+    return x * _distribution(x)
 
 
 def _gelu_erf_first(x: Any) -> Any:
-    from scipy.special import ndtr
-
-    return ndtr(x) + x * _density(x)
+    return _distribution(x) + np.clip(x, -_FAR, _FAR) * _density(x)
 
 
 def _gelu_erf_second(x: Any) -> Any:
