@@ -19,7 +19,8 @@ from benchmarks.harness import Contender
 from flatmin.core.threads import over_blocks, thread_count
 from flatmin.data.samples import Samples
 from flatmin.lanes.compiling import compiled
-from flatmin.lanes.vectors import fma, splat, store
+from flatmin.lanes.tiles import put
+from flatmin.lanes.vectors import fma, splat, vectors
 from flatmin.network.architecture import Architecture
 
 RATE = 0.01
@@ -106,17 +107,7 @@ def _chains(lanes, repeats, out):
         s0, s1, s2 = fma(s0, m, c), fma(s1, m, c), fma(s2, m, c)
         s3, s4, s5 = fma(s3, m, c), fma(s4, m, c), fma(s5, m, c)
         s6, s7, s8, s9 = fma(s6, m, c), fma(s7, m, c), fma(s8, m, c), fma(s9, m, c)
-    n = len(lanes)
-    store(out, 0, s0)
-    store(out, n, s1)
-    store(out, 2 * n, s2)
-    store(out, 3 * n, s3)
-    store(out, 4 * n, s4)
-    store(out, 5 * n, s5)
-    store(out, 6 * n, s6)
-    store(out, 7 * n, s7)
-    store(out, 8 * n, s8)
-    store(out, 9 * n, s9)
+    put(vectors(lanes, out), 1, (s0, s1, s2, s3, s4, s5, s6, s7, s8, s9))
 
 
 def machine_limit(flops_per_unit: float, repeats: int = 20_000_000) -> tuple[Contender, float]:

@@ -135,8 +135,9 @@ def edge_runs() -> Evidence:
     rates, scales = (np.array([row[i] for row in grid]) for i in (0, 1))
     network = flatmin.Architecture.mlp(samples.d, 10)
     start = flatmin.initialise(network, "gaussian", scales, 0, [("edge", *row) for row in grid])
-    outcome = flatmin.descend(samples.regression(), start, rates, np.round(1000.0 / rates))
-    runs = evidence_of(samples, start, outcome, init="gaussian", scale=scales, learning_rate=rates)
+    method = flatmin.GradientDescent(rates)
+    outcome = method.run(samples.regression(), start, steps=np.round(1000.0 / rates))
+    runs = evidence_of(samples, start, outcome, init="gaussian", scale=scales, method=method)
     return runs.some(runs.settled)
 
 
@@ -148,8 +149,9 @@ def descent_runs(rate: float) -> Evidence:
     start = flatmin.initialise(network, "zero-layer", SCALE, 0, addresses)
     steps = int(TIME / rate)
     recording = Recording(max(1, steps // RECORDS), ("excess_risk", "gradient", *LAST))
-    outcome = flatmin.descend(samples.regression(), start, rate, steps, recording=recording)
-    return evidence_of(samples, start, outcome, init="zero-layer", scale=SCALE, learning_rate=rate)
+    method = flatmin.GradientDescent(rate)
+    outcome = method.run(samples.regression(), start, steps=steps, recording=recording)
+    return evidence_of(samples, start, outcome, init="zero-layer", scale=SCALE, method=method)
 
 
 def write_descent(folder: Path) -> None:

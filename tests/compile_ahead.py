@@ -17,8 +17,9 @@ from flatmin.curvature import sharpness
 from flatmin.data.generators import gaussian_samples
 from flatmin.dynamics.descent import descend
 from flatmin.dynamics.flow import flow
-from flatmin.dynamics.momentum import Momentum
+from flatmin.dynamics.momentum import HeavyBall
 from flatmin.dynamics.recording import Recording
+from flatmin.dynamics.rule import PLAIN
 from flatmin.network.architecture import Architecture
 from flatmin.network.ensemble import Ensemble
 from flatmin.network.initialisation import initialise
@@ -27,7 +28,7 @@ NARROW, WIDE = 1, 9  # networks: a block of four lanes, two blocks of eight
 LINEAR, TANH = Architecture.mlp(2, 2), Architecture.mlp(2, 2, activation="tanh")
 SAMPLES = gaussian_samples(4, 2)
 DATA = SAMPLES.regression()
-MOMENTUM = Momentum(beta=0.9)
+MOMENTUM = HeavyBall(learning_rate=1e-3, momentum=0.9).rule
 
 
 def networks(size: int, architecture: Architecture = LINEAR) -> Ensemble:
@@ -45,23 +46,22 @@ def flow_kernel() -> None:
 
 def samples_kernel() -> None:
     for size in (NARROW, WIDE):
-        descend(SAMPLES, networks(size, TANH), 1e-3, 1, threads=1)
+        for rule in (PLAIN, MOMENTUM):
+            descend(SAMPLES, networks(size, TANH), 1e-3, 1, threads=1, rule=rule)
     descend(SAMPLES, networks(WIDE, TANH), 1e-3, 1, threads=1, precision="float32")
 
 
 def trace_kernel() -> None:
     for size in (NARROW, WIDE):
         recording = Recording(1, ("sharpness",))
-        for momentum in (None, MOMENTUM):
-            descend(
-                DATA, networks(size), 1e-3, 1, threads=1, recording=recording, momentum=momentum
-            )
+        for rule in (PLAIN, MOMENTUM):
+            descend(DATA, networks(size), 1e-3, 1, threads=1, recording=recording, rule=rule)
 
 
 def linear_kernel() -> None:
     for size in (NARROW, WIDE):
         descend(DATA, networks(size), 1e-3, 1, threads=1)
-        descend(DATA, networks(size), 1e-3, 1, threads=1, momentum=MOMENTUM)
+        descend(DATA, networks(size), 1e-3, 1, threads=1, rule=MOMENTUM)
     descend(DATA, networks(NARROW), 1e-3, 1, precision="float32")
 
 

@@ -17,6 +17,7 @@ from flatmin.data.sets import paper_output_vector, paper_samples
 from flatmin.dynamics.descent import descend
 from flatmin.dynamics.flow import flow
 from flatmin.dynamics.measures import LAYER_MEASURES, task
+from flatmin.dynamics.methods import GradientDescent, GradientFlow
 from flatmin.dynamics.recording import Recording, recordable
 from flatmin.ledger.collect import LAST, evidence_of
 from flatmin.ledger.evidence import Evidence, initial_epsilon
@@ -50,9 +51,8 @@ def run(
         outcome = descend(
             regression, initial, learning_rate, 4000, recording=Recording(20, quantities)
         )
-    return evidence_of(
-        samples, initial, outcome, init=init, scale=scale, learning_rate=learning_rate
-    )
+    method = GradientFlow(rtol) if learning_rate is None else GradientDescent(learning_rate)
+    return evidence_of(samples, initial, outcome, init=init, scale=scale, method=method)
 
 
 def allowed_scale() -> float:
@@ -109,12 +109,14 @@ def unfinished(runs: Evidence) -> Evidence:
 
 
 def spoilt(runs: Evidence, network: int, **changes: Callable[[Any], Any]) -> Evidence:
-    """Fields of one network changed, such as `sharpness=lambda s: 2 * s`."""
+    """Fields of one network changed, such as `sharpness=lambda s: 2 * s`, or its learning rate."""
     new = {}
     for name, change in changes.items():
         values = np.array(getattr(runs, name))
         values[network] = change(values[network])
         new[name] = values
+    if "learning_rate" in new:
+        new["method"] = replace(runs.method, learning_rate=new.pop("learning_rate"))
     return replace(runs, **new)
 
 

@@ -23,6 +23,8 @@ ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "tanh": jnp.tanh,
     "softplus": jax.nn.softplus,
     "silu": jax.nn.silu,
+    "relu": jax.nn.relu,
+    "leaky-relu": jax.nn.leaky_relu,
 }
 
 
@@ -31,17 +33,24 @@ def risk(architecture: Architecture, X: Any, y: Any, layers: Sequence[Any]) -> A
     phi = ACTIVATIONS[architecture.activation_name]
     h = X.T
     for w in layers[:-1]:
-        h = phi(w @ h)
-    out = layers[-1] @ h
+        h = phi(_applied(w, h))
+    out = _applied(layers[-1], h)
     if architecture.output is None:
         return jnp.sum((out.T - y) ** 2) / X.shape[0]
     return jnp.mean((jnp.asarray(architecture.p) @ out - y) ** 2)
 
 
+def _applied(layer: Any, h: Any) -> Any:
+    """W h, or W h + b of a layer [W b]."""
+    columns = h.shape[0]
+    return layer[:, :columns] @ h + jnp.sum(layer[:, columns:], axis=1)[:, None]
+
+
 def split(architecture: Architecture, flat: Any) -> list[Any]:
-    """Matrices from flat parameters, in the order W_1..W_L, row-major."""
+    """Matrices from flat parameters, in the order W_1..W_L or [W_1 b_1].., row-major."""
     layers, at = [], 0
-    for rows, columns in architecture.shapes:
+    for rows, wide in architecture.shapes:
+        columns = wide + architecture.biases
         layers.append(flat[at : at + rows * columns].reshape(rows, columns))
         at += rows * columns
     return layers

@@ -12,9 +12,11 @@ import pytest
 
 from commands import call
 from flatmin.data.sets import paper_samples
+from flatmin.dynamics.methods import GradientFlow
 from flatmin.dynamics.training import train
-from flatmin.ledger.check import all_records, check, violated
+from flatmin.ledger.check import all_records, check
 from flatmin.ledger.directories import read_directory
+from flatmin.ledger.ledger import violated
 from flatmin.ledger.presets import run_preset
 from flatmin.ledger.record import Verdict
 from flatmin.ledger.statements import STATEMENTS
@@ -27,7 +29,8 @@ NAMES = [statement.id for statement in STATEMENTS]
 def run(tmp_path_factory: Any) -> Path:
     """A run of gradient flow, saved."""
     folder: Path = tmp_path_factory.mktemp("check") / "run"
-    train(paper_samples(), Architecture.mlp(5, 3), scale=0.3).save(folder)
+    run = train(paper_samples(), Architecture.mlp(5, 3), scale=0.3, method=GradientFlow())
+    run.save(folder)
     return folder
 
 
@@ -110,8 +113,8 @@ def test_figures(run: Path, tmp_path: Path, monkeypatch: Any, capsys: Any) -> No
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "give either a directory or --preset"),
-        ((".", "--preset", "residual"), "give either a directory or --preset"),
+        ((), "give either a directory or a preset"),
+        ((".", "--preset", "residual"), "give either a directory or a preset"),
         (("--preset", "large-init"), "preset must be"),
         (("--preset", "small-init", "--seed", "-1"), "--seed must be a whole number"),
         (("--preset", "small-init", "--seed", "x"), "--seed must be a number"),

@@ -189,12 +189,12 @@ def test_bad_input_is_one_line_and_exit_code_2(monkeypatch, capsys, table, argum
 
 
 def test_a_bug_keeps_its_traceback(monkeypatch, table):
-    import flatmin.theory.prediction
+    import flatmin.dynamics.forecast
 
     def broken(*_: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(flatmin.theory.prediction, "predict", broken)
+    monkeypatch.setattr(flatmin.dynamics.forecast, "predict", broken)
     monkeypatch.setattr(
         sys, "argv", ["flatmin", "predict", str(table), "--target", "y", "--depth", "3"]
     )

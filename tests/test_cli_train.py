@@ -176,12 +176,15 @@ def test_dead_units_are_stalled_and_have_a_sharpness(monkeypatch, capsys):
 
 
 BAD = [
-    (["train", "--flow", "--learning-rate", "0.1"], "either --learning-rate or --flow"),
+    (
+        ["train", "--flow", "--learning-rate", "0.1"],
+        "--learning-rate and --flow exclude each other",
+    ),
     (["train", "--learning-rate", "0"], "--learning-rate must be a positive number"),
     (["train", "--learning-rate", "-0.1"], "--learning-rate must be a positive number"),
-    (["train", "--learning-rate", "fast"], "--learning-rate must be a number"),
+    (["train", "--learning-rate", "fast"], "--learning-rate must be a positive number"),
     (["train", "--learning-rate", "nan"], "--learning-rate must be a positive number"),
-    (["train", "--learning-rate", "xcritical"], "--learning-rate must be a number"),
+    (["train", "--learning-rate", "xcritical"], "--learning-rate must be a positive"),
     (["train", "--learning-rate", "0.1", "--steps", "0"], "--steps must be a whole number"),
     (["train", "--learning-rate", "0.1", "--steps", "1e15"], "steps must be at most"),
     (["train", "--learning-rate", "0.1", "--width", "0"], "--width must be a whole number"),
@@ -192,7 +195,7 @@ BAD = [
         ["train", "--learning-rate", "0.1", "--init", "residual", "--width", "7"],
         "residual initialisation needs every layer to be 5 x 5",
     ),
-    (["train", "--learning-rate", "0.1", "--activation", "relu"], "activation must be one of"),
+    (["train", "--learning-rate", "0.1", "--activation", "bump"], "activation must be one of"),
     (["train", "--flow", "--activation", "tanh"], "linear networks with one output"),
     (["train", "--learned-at", "1"], "--learned-at must lie between 0 and 1"),
     (["train", "--learned-at", "some"], "--learned-at must be a number"),

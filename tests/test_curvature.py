@@ -33,7 +33,10 @@ LINEAR = [
     Architecture.multivariate(3, 1, 2),
 ]
 NONLINEAR = [
-    Architecture.mlp(3, 3, width=4, activation=name) for name in ACTIVATIONS if name != "linear"
+    *(Architecture.mlp(3, 3, width=4, activation=name) for name in ACTIVATIONS if name != "linear"),
+    *(Architecture.mlp(3, 3, width=2, activation=name, biases=True) for name in ACTIVATIONS),
+    Architecture(3, (2, 4), (0.5, -1.0, 0.0, 2.0), biases=True),
+    Architecture.mlp(3, 1, biases=True),
 ]
 CASES = LINEAR + NONLINEAR
 
@@ -253,7 +256,7 @@ def test_activation_derivatives(name):
         (lambda s, w: sharpness(s, w, max_products=0), "max_products must be"),
         (lambda s, w: sharpness(s, w, start=[1.0]), "start must have shape"),
         (lambda s, w: sharpness(s, []), "at least one matrix"),
-        (lambda s, w: sharpness(s, [w[0][:, :4], *w[1:]]), "W_1 must have 5 columns"),
+        (lambda s, w: sharpness(s, [w[0][:, :4], *w[1:]]), "takes 4 inputs but the data have 5"),
         (lambda s, w: sharpness(s, w[:-1]), "pass the output vector p"),
         (lambda s, w: sharpness(s, [w[0], w[2][:, :3]]), "W_2 must have shape"),
         (

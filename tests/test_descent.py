@@ -152,7 +152,7 @@ def test_the_trace_is_what_the_weights_say():
     architecture = Architecture.mlp(5, 4)
     samples, ensemble = setting(architecture, 10, 0.5)
     data = samples.regression()
-    trace = descend(data, ensemble, 0.04, 60, recording=Recording(20, MEASURES)).trace
+    trace = descend(data, ensemble, 0.04, 60, recording=Recording(20, MEASURES)).recorded
     assert trace.step.tolist() == [0, 20, 40, 60]
     for record, step in enumerate(trace.step):
         at = ensemble if step == 0 else descend(data, ensemble, 0.04, int(step)).ensemble
@@ -175,7 +175,7 @@ def test_the_trace_is_what_the_weights_say():
         w = np.stack([np.linalg.multi_dot([m.T for m in net]).ravel() for net in at])
         distance = np.sum((w - data.w_star) ** 2, axis=1)
         np.testing.assert_allclose(trace.values["distance"][record], distance)
-    frame = descend(data, ensemble, 0.04, 60, recording=Recording(20, MEASURES)).trace.frame(3)
+    frame = descend(data, ensemble, 0.04, 60, recording=Recording(20, MEASURES)).recorded.frame(3)
     assert list(frame["step"]) == [0, 20, 40, 60]
 
 
@@ -183,7 +183,7 @@ def test_an_overtaking_eigenvector_is_noticed():
     """Along training the recorded sharpness is the largest eigenvalue, at every record."""
     samples, ensemble = setting(Architecture.mlp(5, 8), 24, 0.55, seed=3)
     recording = Recording(10, ("sharpness",))
-    trace = descend(samples, ensemble, 0.05, 400, recording=recording, tolerance=1e-300).trace
+    trace = descend(samples, ensemble, 0.05, 400, recording=recording, tolerance=1e-300).recorded
     wrong = 0
     for record in range(0, 41, 4):
         step = int(trace.step[record])
@@ -310,9 +310,9 @@ def test_an_interrupt_stops_within_a_moment():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"learning_rate": 0.0}, "learning rate must be a positive number"),
-        ({"learning_rate": -1.0}, "learning rate must be"),
-        ({"learning_rate": float("nan")}, "learning rate must be"),
+        ({"learning_rate": 0.0}, "learning_rate must be a positive number"),
+        ({"learning_rate": -1.0}, "learning_rate must be"),
+        ({"learning_rate": float("nan")}, "learning_rate must be"),
         ({"learning_rate": [0.1, 0.2]}, "one number or one per network"),
         ({"steps": 0}, "steps must be a whole number"),
         ({"steps": 2.5}, "steps must be"),

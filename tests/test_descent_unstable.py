@@ -70,12 +70,12 @@ def test_it_ends_at_a_stable_one(start: Ensemble, alone: Outcome) -> None:
     patient = run(some, int(alone.steps[0]), tolerance=1e-200)
     np.testing.assert_array_equal(alone.ensemble.flat(), patient.ensemble.flat())
     length = alone.steps[0] // EVERY
-    for name, values in patient.trace.values.items():
-        np.testing.assert_array_equal(alone.trace.values[name][:length], values[:length])
+    for name, values in patient.recorded.values.items():
+        np.testing.assert_array_equal(alone.recorded.values[name][:length], values[:length])
 
 
 def test_its_trace_goes_on_and_shows_the_way_out(alone: Outcome) -> None:
-    risk = alone.trace.values["excess_risk"][:, 0]
+    risk = alone.recorded.values["excess_risk"][:, 0]
     risk = risk[: alone.steps[0] // EVERY]
     assert np.isfinite(risk).all()
     assert risk[1:].max() > 1e3 * risk[0]
@@ -90,6 +90,6 @@ def test_its_neighbours_keep_their_bits(start: Ensemble, alone: Outcome) -> None
         np.testing.assert_array_equal(together.ensemble.flat()[i], other.ensemble.flat()[0])
         assert together.steps[i] == other.steps[0]
         assert together.state[i] == other.state[0]
-        length = len(other.trace.step)
-        for name, values in other.trace.values.items():
-            np.testing.assert_array_equal(together.trace.values[name][:length, i], values[:, 0])
+        length = len(other.recorded.step)
+        for name, values in other.recorded.values.items():
+            np.testing.assert_array_equal(together.recorded.values[name][:length, i], values[:, 0])

@@ -17,7 +17,7 @@ from commands import call
 from flatmin.core.errors import SettingError
 from flatmin.data.generators import gaussian_samples, spectrum_samples, whitened_samples
 from flatmin.data.regression import Regression
-from flatmin.theory.flattest_depth import flattest_depth
+from flatmin.theory.flattest_depth import flattest_depth, switching_norm
 from flatmin.theory.prediction import predict
 
 
@@ -127,3 +127,34 @@ def test_the_command_marks_it(monkeypatch: Any, capsys: Any, tmp_path: Any, canc
     assert "flattest of these: 2" in figure.read_text()
     code, out, _ = call(monkeypatch, capsys, "predict", cancer, *options[:5], "--json")
     assert json.loads(out)["flattest_depth"] == 3
+
+
+@pytest.mark.parametrize("alignment", ["spread", "weak", "strong"])
+@pytest.mark.parametrize("p", [1.0, 3.0])
+def test_where_the_flattest_depth_switches(alignment: Any, p: float) -> None:
+    samples = spectrum_samples(30, d=4, condition_number=30.0, alignment=alignment, seed=2)
+    data = samples.regression()
+    norms = [switching_norm(data, depth, p) for depth in range(1, 8)]
+    assert norms == sorted(norms, reverse=True)
+    for depth, norm in enumerate(norms, start=1):
+        for factor, wanted in ((1.001, depth), (0.999, depth + 1)):
+            near = scaled(data, factor * norm)
+            values = [dense_minimal_sharpness(near, one, p) for one in range(1, 12)]
+            assert 1 + int(np.argmin(values)) == flattest_depth(near, p) == wanted
+
+
+def test_when_two_layers_are_flatter_than_one() -> None:
+    """w*'Sigma w* < Lam/4 is enough, and q'Sigma q >= Lam^2/4 is enough for the contrary."""
+    rng = np.random.default_rng(0)
+    seen = set()
+    for seed in range(200):
+        samples = spectrum_samples(20, d=3, condition_number=10 ** rng.uniform(0, 2), seed=seed)
+        data = scaled(samples.regression(), 10 ** rng.uniform(-1, 0.5))
+        flatter = dense_minimal_sharpness(data, 2, 1.0) < 2.0 * data.largest_eigenvalue
+        if data.excess_at_zero < 0.25 * data.largest_eigenvalue:
+            assert flatter
+            seen.add("enough")
+        if data.q @ data.sigma @ data.q >= 0.25 * data.largest_eigenvalue**2:
+            assert not flatter
+            seen.add("too much")
+    assert len(seen) == 2

@@ -89,14 +89,14 @@ def test_the_trace_of_a_flow():
     bare = flow(data, ensemble)
     traced = flow(data, ensemble, recording=Recording(5, MEASURES))
     assert np.array_equal(bare.ensemble.flat(), traced.ensemble.flat())
-    values = traced.trace.values
+    values = traced.recorded.values
     for i in range(7):
-        frame = traced.trace.frame(i)
+        frame = traced.recorded.frame(i)
         assert frame["time"].is_monotonic_increasing
         assert (frame["excess_risk"].diff().dropna() <= 1e-12).all()
         assert frame["distance"].iloc[-1] < 1e-12
     np.testing.assert_allclose(values["sharpness"][0], sharpness(data, ensemble).value, rtol=1e-6)
-    last = [traced.trace.frame(i)["sharpness"].iloc[-1] for i in range(7)]
+    last = [traced.recorded.frame(i)["sharpness"].iloc[-1] for i in range(7)]
     np.testing.assert_allclose(last, sharpness(data, traced.ensemble).value, rtol=1e-5)
     assert np.nanmax(values["drift"]) < 1e-7
 

@@ -12,7 +12,9 @@ import pytest
 from numpy.typing import NDArray
 from scipy.integrate import solve_ivp
 
-from flatmin.lanes import flow as kernel
+from flatmin.lanes import step_control as kernel
+from flatmin.lanes.flow import flow
+from flatmin.lanes.layout import Linear, linear
 from flatmin.network.ensemble import aligned
 
 Array = NDArray[np.float64]
@@ -28,6 +30,10 @@ class Problem:
     p: Array
     sigma: Array
     target: Array
+
+    @property
+    def network(self) -> Linear:
+        return linear(self.widths, self.p, self.sigma, self.target)
 
     @property
     def parameters(self) -> int:
@@ -77,11 +83,7 @@ def problem(widths: Sequence[int], seed: int = 0) -> Problem:
     d = widths[0]
     X = random.standard_normal((10 * d, d))
     p = np.ones(1) if widths[-1] == 1 else random.standard_normal(widths[-1])
-    found = Problem(tuple(widths), p, X.T @ X / (10 * d), random.standard_normal(d))
-    # Read-only as the package's own problems are, so that one compiled kernel serves both.
-    for array in (found.sigma, found.target):
-        array.flags.writeable = False
-    return found
+    return Problem(tuple(widths), p, X.T @ X / (10 * d), random.standard_normal(d))
 
 
 def gaussian(case: Problem, scale: float, networks: int, seed: int = 1) -> Array:
@@ -117,16 +119,14 @@ def run(
         weights[v // lanes, :, v % lanes] = flat[v]
         record[v // lanes, kernel.END, v % lanes] = ends[v]
     before(record)
-    widths = np.array(case.widths)
+    settings = kernel.Settings(
+        rtol, rtol / 1000 if atol is None else atol, tolerance, case.settled, float(max_steps)
+    )
     cuts = [blocks * t // threads for t in range(threads + 1)]
 
     def job(first: int, last: int) -> None:
         while (record[first:last, kernel.STATE] == kernel.RUNNING).any():
-            kernel.flow(
-                (0.0,) * lanes, weights, widths, case.p, case.sigma, case.target, record,
-                rtol, rtol / 1000 if atol is None else atol, tolerance, case.settled,
-                float(max_steps), steps, first, last,
-            )  # fmt: skip
+            flow((0.0,) * lanes, weights, case.network, record, settings, steps, first, last)
 
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(job, cuts[:-1], cuts[1:]))
@@ -285,10 +285,8 @@ def test_goes_on_from_an_end() -> None:
     for end in np.linspace(0, 2, 41)[1:]:
         record[:, kernel.END] = end
         record[0, kernel.STATE, :3] = kernel.RUNNING
-        kernel.flow(
-            (0.0,) * 4, weights, np.array(case.widths), case.p, case.sigma, case.target, record,
-            1e-11, 1e-14, 0.0, 0.0, 1e5, 10**5, 0, 1,
-        )  # fmt: skip
+        settings = kernel.Settings(1e-11, 1e-14, 0.0, 0.0, 1e5)
+        flow((0.0,) * 4, weights, case.network, record, settings, 10**5, 0, 1)
         assert (record[0, kernel.TIME, :3] == end).all()
     assert np.abs(weights[0, :, :3].T - straight).max() < 1e-9
     # the stops cost at most a step each: the step for what follows is kept

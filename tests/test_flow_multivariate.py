@@ -14,7 +14,7 @@ from commands import call
 from flatmin.core.errors import SettingError
 from flatmin.curvature import sharpness
 from flatmin.data.generators import gaussian_samples
-from flatmin.data.samples import Samples
+from flatmin.data.samples import Samples, read_samples
 from flatmin.dynamics.endings import State
 from flatmin.dynamics.flow import flow
 from flatmin.dynamics.outcome import Outcome
@@ -135,7 +135,7 @@ def test_small_weights_leave_the_saddles():
         recording=Recording(3, ("excess_risk", "sharpness")),
     )
     assert stuck.state[0] == State.STALLED.value
-    assert np.all(stuck.trace.values["sharpness"] == 0.0)
+    assert np.all(stuck.recorded.values["sharpness"] == 0.0)
 
 
 def test_saddle_of_lower_rank_is_no_end():
@@ -209,11 +209,11 @@ def test_the_trace_of_a_flow():
     assert bare.settled.all()
     traced = flow(data, ensemble, recording=Recording(20, MEASURES))
     assert_same(traced, bare, [0, 1, 2])
-    values = traced.trace.values
-    assert values["time"].shape == (len(traced.trace.step), 3)
-    assert np.all(np.diff(traced.trace.step) == 20)
+    values = traced.recorded.values
+    assert values["time"].shape == (len(traced.recorded.step), 3)
+    assert np.all(np.diff(traced.recorded.step) == 20)
     for i in range(3):
-        frame = traced.trace.frame(i)
+        frame = traced.recorded.frame(i)
         assert frame["time"].is_monotonic_increasing
         assert frame["time"].iloc[-1] == traced.extras["time"][i]
         assert (frame["excess_risk"].diff().dropna() <= 1e-12).all()
@@ -223,7 +223,7 @@ def test_the_trace_of_a_flow():
             assert frame["sharpness"].iloc[record] == pytest.approx(top, rel=1e-5)
     assert np.nanmax(values["drift"]) < 1e-7
     # The networks end at different records, and are NaN from then on.
-    lengths = [len(traced.trace.frame(i)) for i in range(3)]
+    lengths = [len(traced.recorded.frame(i)) for i in range(3)]
     assert len(set(lengths)) > 1
     for i, length in enumerate(lengths):
         assert np.isnan(values["sharpness"][length:, i]).all()
@@ -232,7 +232,7 @@ def test_the_trace_of_a_flow():
 def test_recorded_gradients_lie_between_floor_and_ceiling():
     data = samples_for(SQUARE).regression()
     traced = flow(data, start(SQUARE, 3), end=5.0, recording=Recording(5, MEASURES))
-    values = traced.trace.values
+    values = traced.recorded.values
     layers, floor, ceiling = (
         values[name] for name in ("layer_gradient", "gradient_floor", "gradient_ceiling")
     )
@@ -247,7 +247,7 @@ def test_recorded_gradients_lie_between_floor_and_ceiling():
     fine = flow(
         data, start(SQUARE, 1), end=5.0, recording=Recording(1, ("excess_risk", "gradient"))
     )
-    frame = fine.trace.frame()
+    frame = fine.recorded.frame()
     slope = np.gradient(frame["excess_risk"], frame["time"])
     np.testing.assert_allclose(slope[1:-1], -(frame["gradient"] ** 2)[1:-1], rtol=0.3, atol=1e-4)
 
@@ -269,7 +269,7 @@ def test_refusals():
         flow(two, start(Architecture.mlp(5, 2), 1))
     with pytest.raises(SettingError, match="takes 4 inputs"):
         flow(two, start(Architecture.multivariate(4, 2, 2), 1))
-    with pytest.raises(SettingError, match="one output or several, got activation 'tanh'"):
+    with pytest.raises(SettingError, match="one output or several, got tanh"):
         flow(one, start(Architecture.mlp(5, 2, activation="tanh"), 1))
     with pytest.raises(SettingError, match="rtol must be a positive number"):
         flow(two, start(architecture, 1), rtol=-1.0)
@@ -310,7 +310,7 @@ def test_the_command_takes_two_targets(monkeypatch, capsys, tmp_path, table):
         assert "p" not in final
         layers = [final[f"W{k}"] for k in (1, 2, 3)]
     np.testing.assert_allclose(np.linalg.multi_dot(layers[::-1]), exact, atol=1e-8)
-    data = Samples.from_frame(frame, ["y", "z"])
+    data = read_samples(frame, ["y", "z"])
     again = sharpness(data, layers)
     assert again.value == pytest.approx(summary["sharpness"]["value"], rel=1e-8)
 

@@ -19,12 +19,14 @@ from flatmin.data.regression import Regression
 from flatmin.data.samples import Samples
 from flatmin.data.sets import paper_output_vector, paper_samples
 from flatmin.dynamics.descent import descend
+from flatmin.dynamics.methods import GradientFlow, HeavyBall
 from flatmin.dynamics.recording import Recording
 from flatmin.dynamics.training import FILES, Training, train
-from flatmin.ledger.check import check, violated
+from flatmin.ledger.check import check
 from flatmin.ledger.collect import evidence_of
 from flatmin.ledger.directories import read_directory
 from flatmin.ledger.evidence import Evidence
+from flatmin.ledger.ledger import violated
 from flatmin.ledger.record import Record, Verdict
 from flatmin.network.architecture import Architecture
 from study_runs import write_spec
@@ -33,7 +35,7 @@ MLP = Architecture.mlp(5, 3)
 
 
 def flow_run() -> Training:
-    return train(paper_samples(), MLP, scale=0.3)
+    return train(paper_samples(), MLP, scale=0.3, method=GradientFlow())
 
 
 def descent_run() -> Training:
@@ -46,7 +48,7 @@ def slow_run() -> Training:
 
 def residual_run() -> Training:
     architecture = Architecture.residual(5, 3, paper_output_vector())
-    return train(paper_samples(), architecture, init="residual", scale=0.25)
+    return train(paper_samples(), architecture, init="residual", scale=0.25, method=GradientFlow())
 
 
 def nonlinear_run() -> Training:
@@ -62,7 +64,7 @@ def two_targets_run() -> Training:
     random = np.random.default_rng(2)
     X = random.standard_normal((30, 4))
     samples = Samples.from_arrays(X, X[:, :2] + 0.1 * random.standard_normal((30, 2)))
-    return train(samples, Architecture.multivariate(4, 2, 2), scale=0.4)
+    return train(samples, Architecture.multivariate(4, 2, 2), scale=0.4, method=GradientFlow())
 
 
 RUNS = {
@@ -95,7 +97,7 @@ def in_memory(run: Training) -> Evidence:
         run.outcome,
         init=run.init,
         scale=run.scale,
-        learning_rate=run.learning_rate,
+        method=run.method,
     )
 
 
@@ -268,7 +270,7 @@ def test_a_study_of_descent(studies: dict[str, Path]) -> None:
     np.testing.assert_array_equal(runs.steps, again.steps)
     np.testing.assert_array_equal(runs.excess, again.excess_risk)
     for name in quantities:
-        values = again.trace.values[name]
+        values = again.recorded.values[name]
         length = len(runs.trace[name])
         np.testing.assert_array_equal(runs.trace[name], values[:length])
     records = check([runs])
@@ -461,7 +463,7 @@ def _awkward(name: str) -> Samples:
 )
 def test_awkward_data_violate_nothing(name: str, depth: int, tmp_path: Path) -> None:
     data = _awkward(name)
-    train(data, Architecture.mlp(data.d, depth), scale=0.3).save(tmp_path)
+    train(data, Architecture.mlp(data.d, depth), scale=0.3, method=GradientFlow()).save(tmp_path)
     records = check(read_directory(tmp_path))
     assert not violated(records)
     assert by_name(records)["lemma-8", "upper"].verdict is Verdict.HOLDS
@@ -470,5 +472,24 @@ def test_awkward_data_violate_nothing(name: str, depth: int, tmp_path: Path) -> 
 def test_a_flow_ended_early_says_nothing_about_where_it_goes(tmp_path: Path) -> None:
     data = _awkward("large target")
     network = Architecture.residual(5, 3, np.eye(5)[0])
-    train(data, network, init="residual", scale=0.25, steps=1, record_every=1).save(tmp_path)
+    flow = GradientFlow()
+    run = train(data, network, init="residual", scale=0.25, method=flow, steps=1, record_every=1)
+    run.save(tmp_path)
     assert not violated(check(read_directory(tmp_path)))
+
+
+def test_a_saved_run_with_biases_is_read_whole(tmp_path: Path) -> None:
+    architecture = Architecture.mlp(5, 3, activation="leaky-relu", biases=True)
+    run = train(
+        paper_samples(), architecture, method=HeavyBall(learning_rate=0.01, momentum=0.5), steps=60
+    )
+    assert run.minimal_sharpness is None
+    run.save(tmp_path)
+    arrays = np.load(tmp_path / "final.npz")
+    assert arrays["W2"].shape == (5, 5)
+    assert arrays["b2"].shape == (5,)
+    evidence = read_directory(tmp_path)[0]
+    assert evidence.initial.architecture == architecture
+    np.testing.assert_array_equal(evidence.final.flat(), run.outcome.ensemble.flat())
+    assert evidence.method == run.method
+    np.testing.assert_allclose(evidence.edge, run.edge)

@@ -8,22 +8,17 @@ import pytest
 
 from flatmin.core.errors import SettingError
 from flatmin.core.seeds import generator
-from flatmin.ledger import lemma_3_draws as module
-from flatmin.ledger.lemma_3 import (
-    US,
-    Curve,
-    Lemma3Table,
-    Status,
-    lemma_3,
-    network_count,
-)
+from flatmin.ledger import lemma_3 as module
+from flatmin.ledger.lemma_3 import Curve, Lemma3Table, draws_for, lemma_3, network_count
 from flatmin.ledger.lemma_3_draws import (
-    Extremes,
+    breaks,
+    draw_noise,
     extreme_singular_values,
+    failing,
     failure_bound,
+    log_extremes,
     norm_ceiling,
     pushed,
-    sample,
     singular_value_floor,
     theta_ball,
 )
@@ -66,7 +61,7 @@ def test_smaller_dimensions_are_refused() -> None:
 
 def test_draws_against_a_loop_over_explicit_matrices() -> None:
     d, L, s = 5, 6, 0.7
-    (found,) = sample(3, 4, (d,), (L,), (s,), (0.1,))
+    found = log_extremes(draw_noise(3, d, L, range(4)), s / np.sqrt(L * d))
     for draw in range(4):
         noise = generator(3, "lemma-3", d, L, draw).standard_normal((L, d, d))
         product, norms, smallest = np.eye(d), [], []
@@ -74,14 +69,16 @@ def test_draws_against_a_loop_over_explicit_matrices() -> None:
             product = (np.eye(d) + s / np.sqrt(L * d) * noise[k]) @ product
             norms.append(np.linalg.norm(product, 2))
             smallest.append(1.0 / np.linalg.norm(np.linalg.inv(product), 2))
-        assert found.norm[draw] == pytest.approx(np.log(max(norms)), abs=1e-9)
-        assert found.smallest[draw] == pytest.approx(np.log(min(smallest)), abs=1e-9)
+        assert found[0][draw] == pytest.approx(np.log(norms), abs=1e-9)
+        assert found[1][draw] == pytest.approx(np.log(smallest), abs=1e-9)
 
 
 def test_a_draw_does_not_depend_on_the_others() -> None:
-    few, many = (sample(0, n, (4,), (3,), (1.0,), (0.1, 0.5))[0] for n in (5, 12))
-    np.testing.assert_array_equal(few.norm, many.norm[:5])
-    np.testing.assert_allclose(few.pushed_norm, many.pushed_norm[:5], rtol=1e-12)
+    few, many = (draw_noise(0, 4, 3, range(n)) for n in (50, 120))
+    np.testing.assert_array_equal(few, many[:50])
+    us = np.linspace(0.05, 1.0, 20)
+    for one, other in zip(failing(few, 1.0, us), failing(many, 1.0, us), strict=True):
+        np.testing.assert_array_equal(one, other[:50])
 
 
 def test_threads_and_blocks_do_not_change_results(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,11 +131,13 @@ def test_networks_that_fail_are_among_those_that_may(table: Lemma3Table) -> None
 
 def test_theta_is_pushed_as_far_as_the_lemma_needs() -> None:
     # Of a network that is certain not to fail no theta may count, of one in between a theta can.
-    (found,) = sample(0, 400, (8,), (3,), (1.0,), (0.05, 0.1, 0.2))
-    assert not (found.fails() & ~found.fails_tight()).any()
-    assert (found.pushed_norm >= found.norm[:, None]).all()
-    assert (found.pushed_norm > found.norm[:, None]).any()
-    assert (found.pushed_smallest < found.smallest[:, None]).any()
+    normal, us = draw_noise(0, 8, 3, range(2000)), np.linspace(0.05, 0.5, 10)
+    may_fail, fails = failing(normal, 1.0, us)
+    assert not (fails & ~may_fail).any()
+    norms, smallest = log_extremes(normal, 1.0 / np.sqrt(3 * 8))
+    at_zero = breaks(norms.max(axis=1)[:, None], smallest.min(axis=1)[:, None], 1.0, 8, us)
+    assert not (at_zero & ~fails).any()
+    assert (fails & ~at_zero).any()
 
 
 def test_the_lemma_holds_on_a_small_grid(table: Lemma3Table) -> None:
@@ -153,12 +152,14 @@ def test_the_lemma_holds_on_a_small_grid(table: Lemma3Table) -> None:
         assert "admissible from u = " in record.note
     assert "not resolved by 200 draws" in records[0].note
     first = table.curves[0]
-    assert (first.smallest_informative, first.smallest_admissible) == (1.1, 1.1)
+    assert (first.first(first.bound < 1.0), first.smallest_admissible) == (1.1, 1.1)
 
 
 def test_a_bound_below_the_resolution_is_not_called_violated(table: Lemma3Table) -> None:
-    last = [(c.us[-1], c.status[-1]) for c in table.curves if (c.d, c.s) == (8, 0.25)]
-    assert set(last) == {(5.0, Status.UNRESOLVED)}
+    for curve in (c for c in table.curves if (c.d, c.s) == (8, 0.25)):
+        assert curve.us[-1] == 5.0
+        assert curve.bound[-1] < 1.0
+        assert not (curve.confirmed | curve.exceeded)[-1]
     few = lemma_3(draws=2, us=(1.5, 2.0), dimensions=(8,), depths=(3,), scales=(0.25,))
     (record,) = few.as_records()
     assert record.verdict is Verdict.NOT_APPLICABLE
@@ -168,7 +169,8 @@ def test_a_bound_below_the_resolution_is_not_called_violated(table: Lemma3Table)
 def test_a_bound_above_one_says_nothing() -> None:
     table = lemma_3(draws=20, us=(0.1, 0.5), dimensions=(4,), depths=(3,), scales=(1.0,))
     (record,) = table.as_records()
-    assert set(table.curves[0].status) == {Status.VACUOUS}
+    assert (table.curves[0].bound >= 1.0).all()
+    assert not (table.curves[0].confirmed | table.curves[0].exceeded).any()
     assert record.verdict is Verdict.NOT_APPLICABLE
     assert "bound above 1" in record.note
 
@@ -178,8 +180,7 @@ def test_a_bound_above_one_says_nothing() -> None:
     [(1.0, Verdict.HOLDS), (4.0, Verdict.NOT_APPLICABLE), (8.0, Verdict.VIOLATED)],
 )
 def test_noisier_networks_than_claimed_are_told_apart(noise: float, expected: Verdict) -> None:
-    found = sample(0, 200, (16,), (10,), (0.25,), US, noise=noise)
-    table = Lemma3Table(tuple(map(Curve.of, found)))
+    table = lemma_3(0, 200, dimensions=(16,), depths=(10,), scales=(0.25,), noise=noise)
     (record,) = table.as_records()
     assert record.verdict is expected
     assert (table.curves[0].smallest_admissible is not None) == (noise == 1.0)
@@ -196,8 +197,8 @@ def test_too_small_and_too_large_u_are_not_violations() -> None:
     curve = Curve(32, 5, 1.0, us, 1000, counts, counts)
     bound = np.array([0.9, 0.5, 0.1, 0.05, 1e-2, 1e-6])
     curve.__dict__["bound"] = bound
-    words = [Status.EXCEEDED] * 2 + [Status.ADMISSIBLE] * 3 + [Status.EXCEEDED]
-    assert curve.status == words
+    assert curve.exceeded.tolist() == [True, True, False, False, False, True]
+    assert curve.confirmed.tolist() == [False, False, True, True, True, False]
     assert curve.admissible.tolist() == [False, False, True, True, True, False]
     assert (curve.smallest_admissible, curve.largest_admissible) == (3.0, 4.0)
     assert curve.exceeded_from == 4.5
@@ -206,19 +207,20 @@ def test_too_small_and_too_large_u_are_not_violations() -> None:
     assert "beyond C4 L^(1/4)" in record.note
 
 
-def test_products_can_be_fed_in() -> None:
+def test_which_products_break_the_bounds() -> None:
     us = np.array([1.0, 3.0])
-    size = np.full(400, 3.5)  # exp(3.5) is above 4 exp(s^2/2 + 1) and below 2 exp(s^2/2 + 3)
-    pair = np.repeat(size[:, None], 2, axis=1)
-    curve = Curve.of(Extremes(32, 5, 0.5, us, size, -0.5 * size, pair, -0.0 * pair))
-    assert curve.at_most.tolist() == [400, 0]
-    assert curve.at_least.tolist() == [400, 0]
+    # exp(3.5) is above 4 exp(s^2/2 + 1) and below 2 exp(s^2/2 + 3).
+    for tighter in (1.0, 2.0):
+        found = breaks(np.array([3.5]), np.array([-0.5]), 0.5, 32, us, tighter)
+        assert found.tolist() == [True, False]
+    assert breaks(np.array([0.0]), np.array([-3.5]), 0.5, 32, us).tolist() == [True, False]
 
 
 def test_progress_counts_every_network() -> None:
     steps: list[int] = []
-    lemma_3(draws={4: 30, 8: 7}, **GRID, progress=steps.append)
-    assert sum(steps) == network_count({4: 30, 8: 7}, **GRID) == 2 * 2 * 37
+    lemma_3(draws=7, **GRID, progress=steps.append)
+    assert sum(steps) == network_count(7, **GRID) == 2 * 2 * 2 * 7
+    assert network_count() == 3 * 3 * sum(map(draws_for, (4, 8, 16, 32))) == 9 * 3800
 
 
 def test_figure_has_a_panel_per_scale_and_one_for_u(table: Lemma3Table) -> None:

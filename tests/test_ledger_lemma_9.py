@@ -7,14 +7,13 @@ import pytest
 
 from flatmin.ledger.lemma_9 import (
     ball_radius,
+    constants,
     lemma_9,
-    lemma_9_records,
-    lemma_9_sides,
+    lemma_9_at,
     perturbed,
     product_extremes,
     random_theta,
     rank_one_theta,
-    sides_at,
 )
 from flatmin.ledger.record import Verdict
 
@@ -38,13 +37,13 @@ def explicit(layers: Layers, network: int) -> tuple[float, float]:
 
 
 def test_constants_are_the_best_of_the_weights(layers: Layers) -> None:
-    sides = lemma_9_sides(layers)
+    ceiling, floor = constants(layers)
     for network in range(7):
         norm, smallest = explicit(layers, network)
-        assert sides.ceiling[network] == pytest.approx(max(1.0, norm))
-        assert sides.floor[network] == pytest.approx(min(1.0, smallest))
-        radius = sides.floor[network] ** 2 / (4.0 * sides.ceiling[network] ** 2)
-        assert sides.radius[network] == pytest.approx(radius)
+        assert ceiling[network] == pytest.approx(max(1.0, norm))
+        assert floor[network] == pytest.approx(min(1.0, smallest))
+        radius = floor[network] ** 2 / (4.0 * ceiling[network] ** 2)
+        assert ball_radius(ceiling, floor)[network] == pytest.approx(radius)
 
 
 def test_the_lemma_holds_and_names_its_tightest_place(layers: Layers) -> None:
@@ -68,7 +67,7 @@ def test_identity_layers_in_closed_form() -> None:
 
 
 def test_every_theta_is_on_the_sphere_of_the_ball(layers: Layers) -> None:
-    radius = lemma_9_sides(layers).radius
+    radius = ball_radius(*constants(layers))
     at = np.full(7, len(layers) - 1)
     for theta in (random_theta(layers, radius, 0, 0), rank_one_theta(layers, at, radius, 0)):
         for t in theta:
@@ -108,21 +107,21 @@ def test_theta_only_up_to_the_layer_it_is_for(layers: Layers) -> None:
 
 
 def test_sides_against_a_loop(layers: Layers) -> None:
-    sides = lemma_9_sides(layers, seed=2)
-    tried = [random_theta(layers, sides.radius, 2, i) for i in range(4)]
+    norm, floor = lemma_9(layers, seed=2)
+    radius = ball_radius(*constants(layers))
+    tried = [random_theta(layers, radius, 2, i) for i in range(4)]
     for network in range(7):
         pairs = [explicit(perturbed(layers, theta), network) for theta in tried]
-        assert sides.norm[network] >= max(norm for norm, _ in pairs) - 1e-12
-        assert sides.smallest[network] <= min(low for _, low in pairs) + 1e-12
+        assert norm.sides.measured[network] >= max(most for most, _ in pairs) - 1e-12
+        assert floor.sides.measured[network] <= min(low for _, low in pairs) + 1e-12
 
 
 def test_theta_far_beyond_the_ball_breaks_it(layers: Layers) -> None:
-    good = lemma_9_sides(layers)
-    last = np.full(7, len(layers) - 1)
-    tried = {"too large": rank_one_theta(layers, last, 1e3 * good.radius, 0)}
-    tried["too large, down"] = rank_one_theta(layers, last, -1e3 * good.radius, -1)
-    far = sides_at(layers, tried, good.ceiling, good.floor, 1e3 * good.radius)
-    norm, floor = lemma_9_records(far)
+    good = constants(layers)
+    last, radius = np.full(7, len(layers) - 1), 1e3 * ball_radius(*good)
+    tried = {"too large": rank_one_theta(layers, last, radius, 0)}
+    tried["too large, down"] = rank_one_theta(layers, last, -radius, -1)
+    norm, floor = lemma_9_at(layers, tried, *good)
     assert norm.verdict is Verdict.VIOLATED
     assert norm.slack < 0.0
     assert norm.violations == 7
@@ -135,9 +134,8 @@ def test_false_constants_break_it(layers: Layers) -> None:
     weak = [layers[0] / 10.0, *layers[1:]]
     ones, claimed = np.ones(7), np.full(7, 0.9)
     zero = {"zero": [np.zeros_like(w) for w in layers]}
-    radius = ball_radius(ones, claimed)
-    norm, _ = lemma_9_records(sides_at(strong, zero, ones, claimed, radius))
-    _, floor = lemma_9_records(sides_at(weak, zero, ones, claimed, radius))
+    norm, _ = lemma_9_at(strong, zero, ones, claimed)
+    _, floor = lemma_9_at(weak, zero, ones, claimed)
     assert norm.verdict is Verdict.VIOLATED
     assert floor.verdict is Verdict.VIOLATED
     assert lemma_9(strong)[0].verdict is Verdict.HOLDS
@@ -153,5 +151,6 @@ def test_layers_it_is_not_about(layers: Layers) -> None:
 
 
 def test_a_network_is_judged_without_its_neighbours(layers: Layers) -> None:
-    alone = lemma_9_sides([w[:2] for w in layers])
-    np.testing.assert_allclose(lemma_9_sides(layers).norm[:2], alone.norm, rtol=1e-13)
+    for alone, among in zip(lemma_9([w[:2] for w in layers]), lemma_9(layers), strict=True):
+        measured = among.sides.measured[:2]
+        np.testing.assert_allclose(measured, alone.sides.measured, rtol=1e-13)

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from flatmin.ledger.check import one_line_each
+from flatmin.ledger.ledger import one_line_each
 from flatmin.ledger.record import Place, Record, Verdict, compare, merge, not_applicable
 
 NAN, INF = math.nan, math.inf

@@ -125,7 +125,10 @@ def test_wide_data_and_all_depths():
     spectrum = np.geomspace(1e-10, 1.0, d)
     w_star = rng.standard_normal(d) / np.sqrt(d)
     names = tuple(map(str, range(d)))
-    data = Regression(d, d, d, 0.0, np.diag(spectrum), w_star, spectrum, np.eye(d), names, ("y",))
+    data = Regression(
+        n=d, d=d, rank=d, risk_min=0.0, sigma=np.diag(spectrum), w_star=w_star,
+        eigenvalues=spectrum, eigenvectors=np.eye(d), feature_names=names, target_names=("y",),
+    )  # fmt: skip
     for depth in (1, 2, 3, 5, 10, 100, 1000, 10_000):
         found = minimal_sharpness(data, depth, 2.0)
         assert found.lower * (1 - 1e-12) <= found.exact <= found.upper * (1 + 1e-12)

@@ -13,7 +13,7 @@ from flatmin.core.errors import SettingError
 from flatmin.core.seeds import generator
 from flatmin.curvature import sharpness
 from flatmin.data.generators import gaussian_samples
-from flatmin.network.architecture import Architecture
+from flatmin.network.architecture import Architecture, Family
 from flatmin.network.ensemble import Ensemble
 from flatmin.network.initialisation import INITIALISATIONS, initialise
 from flatmin.theory.minimal_sharpness import minimal_sharpness
@@ -58,8 +58,9 @@ def test_kinds():
         (lambda: Architecture(5, (3, -1), (1.0,)), "width of layer 2"),
         (lambda: Architecture(5, (3, 2), (1.0,)), "last layer's width 2"),
         (lambda: Architecture(5, (2,), (0.0, 0.0)), "norm of the output vector"),
-        (lambda: Architecture.mlp(5, 2, activation="relu"), "activation must be one of"),
-        (lambda: Architecture(5, (2,), None, "tanh"), "must be linear"),
+        (lambda: Architecture.mlp(5, 2, activation="bump"), "activation must be one of"),
+        (lambda: Architecture(5, (2,), None, "tanh"), "must be linear, got tanh"),
+        (lambda: Architecture(5, (2,), None, biases=True), "must be linear, got biases"),
         (lambda: Architecture.mlp(5, 2).join([np.eye(5)]), "expected 2 weight matrices"),
         (lambda: Architecture.mlp(5, 1).join([np.eye(5)]), "W_1 must have shape"),
         (lambda: Ensemble.from_flat(Architecture.mlp(5, 1), np.ones(5)), "flat weights must have"),
@@ -200,3 +201,43 @@ def test_networks_stand_for_addresses():
             initialise(architecture, "pytorch", 1.0, 3, **settings)
     with pytest.raises(SettingError, match="networks must be a whole number"):
         initialise(architecture, "pytorch", 1.0, 3, networks=0)
+
+
+def test_biases_are_a_last_column():
+    architecture = Architecture.mlp(3, 3, width=2, activation="relu", biases=True)
+    assert architecture.parameters == 2 * 4 + 2 * 3 + 1 * 3
+    assert architecture.shapes == ((2, 3), (2, 2), (1, 2))
+    rng = np.random.default_rng(0)
+    pairs = [
+        (rng.standard_normal(shape), rng.standard_normal(shape[0])) for shape in architecture.shapes
+    ]
+    layers = [np.column_stack(pair) for pair in pairs]
+    flat = architecture.join(layers)
+    for one, again, w, (matrix, _) in zip(
+        layers, architecture.split(flat), architecture.matrices(flat), pairs, strict=True
+    ):
+        np.testing.assert_array_equal(one, again)
+        np.testing.assert_array_equal(w, matrix)
+    without = architecture.split(architecture.join([w for w, _ in pairs]))
+    for layer, (w, _) in zip(without, pairs, strict=True):
+        np.testing.assert_array_equal(layer, np.column_stack([w, np.zeros(len(w))]))
+    ensemble = Ensemble.from_matrices(architecture, [layers, layers])
+    np.testing.assert_array_equal(ensemble[1][0], layers[0])
+    np.testing.assert_array_equal(ensemble.flat()[0], flat)
+
+
+@pytest.mark.parametrize("init", ["pytorch", "gaussian", "orthogonal", "zero-layer", "balanced"])
+def test_biases_begin_at_zero_and_weights_as_without(init):
+    with_biases = initialise(Architecture.mlp(4, 3, biases=True), init, 0.7, 5, networks=3)
+    without = initialise(Architecture.mlp(4, 3), init, 0.7, 5, networks=3)
+    for layer, plain in zip(with_biases.layers(), without.layers(), strict=True):
+        np.testing.assert_array_equal(layer[..., :-1], plain)
+        assert not layer[..., -1].any()
+
+
+def test_families():
+    assert Architecture.mlp(4, 2).family is Family.ONE_OUTPUT
+    assert Architecture.multivariate(4, 2, 3).family is Family.SEVERAL_OUTPUTS
+    assert Architecture.mlp(4, 2, activation="relu").family is Family.SAMPLES
+    assert Architecture.mlp(4, 2, biases=True).family is Family.SAMPLES
+    assert Architecture.mlp(4, 2, activation="relu", biases=True).beyond == "relu and biases"

@@ -9,6 +9,7 @@ import pytest
 from flatmin.data.sets import paper_samples
 from flatmin.paper import claims
 from flatmin.paper.claims import FAILS, HOLDS, UNDECIDED
+from flatmin.paper.tables import StudyTables
 from flatmin.theory.minimal_sharpness import critical_learning_rate, minimal_sharpness
 
 DATA = paper_samples("linear").regression()
@@ -94,10 +95,10 @@ def test_two_runs():
     steps = np.arange(0, 400, 5)
     calm = pd.DataFrame({"run": 0, "step": steps, "sharpness": 25.0})
     edge = pd.DataFrame({"run": 1, "step": steps, "sharpness": 20.0 + 3 * (-1.0) ** (steps // 5)})
-    good = claims.two_runs(pd.concat([calm, edge]), rows, ("1c", "1d"))
+    good = claims.two_runs(StudyTables(rows, pd.concat([calm, edge])), ("1c", "1d"))
     assert verdicts(good) == {"1c-below-edge": HOLDS, "1d-at-edge": HOLDS}
     bad = pd.concat([calm.assign(sharpness=130.0), edge.assign(sharpness=12.0)])
-    assert verdicts(claims.two_runs(bad, rows, ("1c", "1d"))) == {
+    assert verdicts(claims.two_runs(StudyTables(rows, bad), ("1c", "1d"))) == {
         "1c-below-edge": FAILS,
         "1d-at-edge": FAILS,
     }
@@ -188,7 +189,8 @@ def test_gelu_small_scale():
     ],
 )
 def test_too_few_runs_leave_a_median_undecided(values, verdict, needs):
-    claim = claims.median_between("id", "7", "the median", values, 0.9, 1.05)
+    rows = {"the median": ("id", values, claims.median_between(0.9, 1.05))}
+    (claim,) = claims.judged("7", rows)
     assert claim.verdict == verdict
     assert claim.needs.startswith(needs)
     assert bool(claim.needs) == (verdict == UNDECIDED)

@@ -11,6 +11,7 @@ from flatmin.core.figures import new_figure
 from flatmin.data.sets import paper_samples
 from flatmin.dynamics.descent import descend
 from flatmin.dynamics.figures import draw_trace, training_figure
+from flatmin.dynamics.methods import GradientFlow
 from flatmin.dynamics.recording import Recording
 from flatmin.dynamics.training import train
 from flatmin.dynamics.working_rates import rate_curve
@@ -24,7 +25,7 @@ MLP = Architecture.mlp(5, 3)
 @pytest.fixture(scope="module")
 def descent() -> pd.DataFrame:
     run = train(paper_samples(), Architecture.mlp(5, 10), learning_rate=0.1, steps=400)
-    return run.outcome.trace.frame()
+    return run.outcome.trace
 
 
 def bands(panel) -> list[np.ndarray]:
@@ -71,12 +72,14 @@ def test_a_trace_without_extremes_is_a_line():
 
 
 def test_a_flow_is_drawn_against_its_time():
-    quick = train(paper_samples(), MLP, scale=0.5).outcome.trace.frame()
+    quick = train(paper_samples(), MLP, scale=0.5, method=GradientFlow()).outcome.trace
     for panel in training_figure(quick, "title", None, 5.7).axes:
         assert panel.get_xscale() == "linear"
         assert np.array_equal(panel.lines[0].get_xdata(), quick["time"])
     # From near the saddle it waits for a long time: that is counted from where it leaves.
-    slow = train(paper_samples(), MLP, init="zero-layer", scale=5e-4).outcome.trace.frame()
+    slow = train(
+        paper_samples(), MLP, init="zero-layer", scale=5e-4, method=GradientFlow()
+    ).outcome.trace
     half = slow["time"][slow["excess_risk"] <= 0.5 * slow["excess_risk"].iloc[0]].iloc[0]
     for panel in training_figure(slow, "title", None, 5.7).axes:
         assert panel.get_xscale() == "symlog"
@@ -89,7 +92,7 @@ def test_few_runs_are_drawn_themselves_and_many_as_an_interval():
     few = pd.DataFrame({"x": 1.0, "y": rng.lognormal(size=FEW - 1)})
     many = pd.DataFrame({"x": np.repeat([2.0, 3.0], FEW), "y": rng.lognormal(size=2 * FEW)})
     _, (panel,) = new_figure(1)
-    table = draw_means(panel, pd.concat([few, many]), "x", "y", "runs", "C0", "o")
+    table = draw_means(panel, pd.concat([few, many]), "x", "y", "runs", 0)
     dots = [one.get_offsets() for one in panel.collections if len(one.get_offsets()) > 1]
     assert len(dots) == 1
     np.testing.assert_allclose(np.asarray(dots[0]), few.to_numpy())
@@ -105,7 +108,7 @@ def test_records_draw_themselves():
     assert list(depths) == [1, 7, 10]
     assert list(rates) == [predict(data, depth).critical_rate for depth in depths]
     run = train(data, MLP, learning_rate=0.02, steps=100)
-    frame = run.outcome.trace.frame()
+    frame = run.outcome.trace
     for figure in (run.plot(), run.outcome.plot()):
         assert_band(figure.axes[0], frame["step"], frame["distance_low"], frame["distance_high"])
     # Only the whole run knows its rate, hence 2/eta.
@@ -117,3 +120,8 @@ def test_records_draw_themselves():
     assert [panel.get_ylabel() for panel in little.axes] == ["distance and excess risk"]
     with pytest.raises(SettingError, match="nothing was recorded"):
         descend(data, run.initial, 0.02, 10).plot()
+
+
+def test_a_notebook_shows_a_figure_without_pyplot():
+    shown = predict(paper_samples().regression(), 3).plot()._repr_png_()
+    assert shown.startswith(b"\x89PNG")

@@ -169,13 +169,11 @@ def test_several_targets():
     frame, _ = numbers("wine")
     targets = ["target", "proline"]
     prepared = Preparation(intercept=True)
-    problem = Regression.from_frame(frame, targets, preparation=prepared)
+    problem = read_regression(frame, targets, preparation=prepared)
     fit = LinearRegression().fit(frame.drop(columns=targets), frame[targets])
     np.testing.assert_allclose(problem.w_star.T, fit.coef_, rtol=0, atol=1e-8 * problem.w_star_norm)
     assert "features and the targets" in problem.preparation[0]
-    assert_same_problem(
-        problem, Samples.from_frame(frame, targets, preparation=prepared).regression()
-    )
+    assert_same_problem(problem, read_samples(frame, targets, preparation=prepared).regression())
 
 
 @pytest.mark.parametrize("prepared", [Preparation(intercept=True), Preparation(standardise=True)])
@@ -183,10 +181,10 @@ def test_a_constant_column_is_left_out_when_centred(prepared):
     frame, features = numbers("wine")
     frame["one"], frame["third"] = 1.0, 0.1 + 0.2
     frame.loc[::2, "third"] = 0.3  # constant but for rounding
-    plain = Regression.from_frame(frame[[*features, "target"]], "target", preparation=prepared)
+    plain = read_regression(frame[[*features, "target"]], "target", preparation=prepared)
     for problem in (
-        Regression.from_frame(frame, "target", preparation=prepared),
-        Samples.from_frame(frame, "target", preparation=prepared).regression(),
+        read_regression(frame, "target", preparation=prepared),
+        read_samples(frame, "target", preparation=prepared).regression(),
     ):
         assert problem.feature_names == tuple(features)
         assert_close(problem.sigma, plain.sigma, np.trace(plain.sigma))
@@ -226,7 +224,7 @@ def test_one_hot_is_the_one_hot_encoder(tmp_path, suffix):
     )
     problem = read_regression(path, "target", preparation=Preparation(one_hot="sex,group"))
     assert_same_problem(problem, samples.regression())
-    again = Samples.from_frame(frame, "target", preparation=prepared)
+    again = read_samples(frame, "target", preparation=prepared)
     assert np.array_equal(again.X, expected)
 
 
@@ -321,7 +319,7 @@ def test_everything_at_once_is_a_pipeline_of_scikit_learn(tmp_path):
     problem = read_regression(path, "target", features, prepared)
     assert_same_problem(problem, samples.regression())
     assert problem.rank == problem.d - 1  # sex=F and sex=M add to one, which centring removes
-    frames = Regression.from_frame(frame, "target", features, prepared)
+    frames = read_regression(frame, "target", features, prepared)
     assert_same_problem(problem, frames)
 
 
@@ -373,7 +371,7 @@ def test_categories_of_every_type(tmp_path):
     prepared = Preparation(one_hot="kind,flag,x", missing="drop")
     names = ("kind=a", "kind=b", "flag=False", "flag=True", "x=1.0", "x=2.0", "x=4.0")
     expected = [[1, 0, 0, 1, 1, 0, 0], [0, 1, 1, 0, 0, 1, 0], [1, 0, 0, 1, 0, 0, 1]]
-    found = [Samples.from_frame(frame, "y", preparation=prepared)]
+    found = [read_samples(frame, "y", preparation=prepared)]
     for suffix in (".csv", ".parquet"):
         path = write(frame, tmp_path / f"d{suffix}")
         found.append(read_samples(path, "y", preparation=prepared))
@@ -491,7 +489,7 @@ def hopeless():
 def test_tables_that_leave_nothing(case):
     columns, settings, fragment = hopeless()[case]
     with pytest.raises(DataError) as caught:
-        Regression.from_frame(pd.DataFrame(columns), "y", preparation=Preparation(**settings))
+        read_regression(pd.DataFrame(columns), "y", preparation=Preparation(**settings))
     assert fragment in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -509,8 +507,8 @@ def test_a_hundred_thousand_categories_are_too_many(tmp_path, suffix):
 
 def notes(frame: pd.DataFrame, target: str = "target", **settings) -> str:
     prepared = Preparation(**settings)
-    problem = Regression.from_frame(frame, target, preparation=prepared)
-    rows = Samples.from_frame(frame, target, preparation=prepared).regression()
+    problem = read_regression(frame, target, preparation=prepared)
+    rows = read_samples(frame, target, preparation=prepared).regression()
     assert problem.notes() == rows.notes()
     return "\n".join(problem.notes())
 

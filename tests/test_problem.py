@@ -18,8 +18,8 @@ from flatmin.data.generators import (
     spectrum_samples,
     whitened_samples,
 )
-from flatmin.data.regression import Regression
-from flatmin.data.samples import Samples
+from flatmin.data.regression import Regression, read_regression
+from flatmin.data.samples import Samples, read_samples
 
 
 @st.composite
@@ -214,19 +214,19 @@ def test_frame_names_and_types():
             "label": ["u", "v", "w"],
         }
     )
-    problem = Regression.from_frame(frame, target="y", features=["c", "a", "flag"])
+    problem = read_regression(frame, target="y", features=["c", "a", "flag"])
     assert problem.feature_names == ("c", "a", "flag")
     assert problem.target_names == ("y",)
     X = np.array([[1.5, 1, 1], [2.5, 2, 0], [0.5, 4, 1]])
     assert np.allclose(problem.w_star, np.linalg.solve(X, [1, 2, 3.5]))
-    samples = Samples.from_frame(frame, target=["y", "a"], features=["c"])
+    samples = read_samples(frame, target=["y", "a"], features=["c"])
     assert samples.y.shape == (3, 2)
     assert np.array_equal(samples.y[:, 1], [1, 2, 4])
     with pytest.raises(DataError, match="the frame: column 'label' is of type"):
-        Regression.from_frame(frame, target="y")
+        read_regression(frame, target="y")
     frame["c"] = pd.array([1.5, None, 0.5], dtype="Float64")
     with pytest.raises(DataError, match=r"column 'c', row 1 \(counting from 0\) is nan"):
-        Regression.from_frame(frame, target="y", features=["c"])
+        read_regression(frame, target="y", features=["c"])
 
 
 BAD_ARRAYS = {

@@ -7,7 +7,7 @@ import pytest
 
 from flatmin.data.generators import gaussian_samples
 from flatmin.data.sets import paper_samples
-from flatmin.dynamics import descent
+from flatmin.dynamics import rounds
 from flatmin.dynamics.descent import descend
 from flatmin.dynamics.recording import NETWORK_MEASURES, Recording
 from flatmin.dynamics.training import train
@@ -39,7 +39,7 @@ def setting(name: str, count: int = 5):
 def trace(problem, ensemble, rate, steps, recording, **options):
     return descend(
         problem, ensemble, rate, steps, recording=recording, tolerance=NEVER, **options
-    ).trace.values
+    ).recorded.values
 
 
 def strides(values: np.ndarray, every: int) -> np.ndarray:
@@ -120,7 +120,7 @@ def test_extremes_do_not_depend_on_slices_threads_or_neighbours(name, monkeypatc
     single = trace(problem, alone, 0.1, 300, recording)
     assert all(np.array_equal(whole[key][:, 4:5], single[key], equal_nan=True) for key in whole)
     for steps in (1, 7, 29):
-        monkeypatch.setattr(descent._Run, "_slice_steps", lambda self, lanes, most=steps: most)
+        monkeypatch.setattr(rounds.Rounds, "_slice_steps", lambda self, lanes, most=steps: most)
         cut = trace(problem, ensemble, 0.1, 300, recording)
         assert all(np.array_equal(whole[key], cut[key], equal_nan=True) for key in whole)
 
@@ -134,7 +134,7 @@ def test_train_measures_sharpness_at_every_step_and_saves_the_band(tmp_path):
     assert frame["step"].tolist() == list(range(0, 401, 2))
     fine = train(
         paper_samples(), NETWORKS["one output"], learning_rate=0.1, steps=400, record_every=1
-    ).outcome.trace.values
+    ).outcome.recorded.values
     pairs = strides(fine["sharpness"], 2)[:, :, 0]
     np.testing.assert_allclose(frame["sharpness_low"][1:], pairs.min(axis=1), rtol=2e-6)
     np.testing.assert_allclose(frame["sharpness_high"][1:], pairs.max(axis=1), rtol=2e-6)

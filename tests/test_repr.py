@@ -20,8 +20,9 @@ def ended(*states: State) -> Outcome:
     nothing = np.zeros(count)
     whole = np.zeros(count, dtype=np.int64)
     return Outcome(
-        START[:count], np.array([one.value for one in states]), whole, nothing, nothing, nothing,
-        1.0, np.array([one is State.SETTLED for one in states]), whole, nothing,
+        ensemble=START[:count], state=np.array([one.value for one in states]), steps=whole,
+        excess_risk=nothing, distance=nothing, gradient=nothing, goal=1.0, period=whole,
+        learned=np.array([one is State.SETTLED for one in states]), more_steps=nothing,
     )  # fmt: skip
 
 
@@ -38,11 +39,24 @@ def ended(*states: State) -> Outcome:
             "Prediction(depth=1, S_min=4, critical_rate=0.5)",
         ),
         (
-            Sharpness(4.0, 1.5e-12, 3, "lanczos", True, np.ones(4)),
+            Sharpness(
+                value=4.0,
+                residual=1.5e-12,
+                products=3,
+                method="lanczos",
+                converged=True,
+                vector=np.ones(4),
+            ),
             "Sharpness(value=4, residual=1.5e-12, converged=True, method='lanczos')",
         ),
         (
-            Sharpness(np.array([4.0, 5.5]), np.zeros(2), 3, "dense", np.array([True, False])),
+            Sharpness(
+                value=np.array([4.0, 5.5]),
+                residual=np.zeros(2),
+                products=3,
+                method="dense",
+                converged=np.array([True, False]),
+            ),
             "Sharpness(networks=2, least=4, largest=5.5, converged=1, method='dense')",
         ),
         (
@@ -59,4 +73,4 @@ def test_a_trace_names_what_was_recorded():
     recording = flatmin.Recording(10, ("excess_risk", "sharpness", "spectral_norm"))
     outcome = flatmin.descend(ROWS, START, 1e-3, 100, recording=recording)
     line = "Trace(records=11, networks=3, quantities=[excess_risk, sharpness, spectral_norm])"
-    assert repr(outcome.trace) == line
+    assert repr(outcome.recorded) == line

@@ -18,8 +18,10 @@ import oracles
 from flatmin.curvature.nonlinear import NonlinearHessian
 from flatmin.data.samples import Samples
 from flatmin.lanes import functions
-from flatmin.lanes.samples_descent import ACTIVATION_CODES, descend_samples
-from flatmin.lanes.vectors import load, splat, store
+from flatmin.lanes.activations import code_of
+from flatmin.lanes.layout import Runs, Stop, sampled
+from flatmin.lanes.samples_descent import descend_samples
+from flatmin.lanes.vectors import vectors
 from flatmin.network.activations import ACTIVATIONS
 from flatmin.network.architecture import Architecture
 from flatmin.network.ensemble import aligned
@@ -67,19 +69,24 @@ def descend(
     todo = pack(np.broadcast_to(steps if left is None else left, networks)).reshape(blocks, lanes)
     excess, square = np.zeros((blocks, lanes), dtype), np.zeros((blocks, lanes), dtype)
     extremes = np.empty((blocks, 0, lanes), dtype)
-    p = np.array([] if architecture.output is None else architecture.output, dtype)
-    widths = np.array([architecture.inputs, *architecture.widths])
+    network = sampled(
+        (architecture.inputs, *architecture.widths),
+        architecture.biases,
+        () if architecture.output is None else architecture.output,
+        X,
+        np.atleast_2d(y.T),
+        code_of(architecture.activation_name),
+        floor,
+        dtype,
+    )
+    runs = Runs(rates, todo, excess, square, np.zeros_like(excess), extremes)
+    stop = Stop(check, tolerance, 0.0, np.inf, limit)
     cuts = [blocks * t // threads for t in range(threads + 1)]
-
-    # Read-only as the package's own samples are, so that one compiled kernel serves both.
-    inputs, targets = (np.array(a, dtype, order="C") for a in (X, np.atleast_2d(y.T)))
-    inputs.flags.writeable = targets.flags.writeable = False
 
     def work(first: int, last: int) -> None:
         descend_samples(
-            tuple(dtype(0) for _ in range(lanes)), weights, widths, p, inputs, targets,
-            ACTIVATION_CODES[architecture.activation_name], floor, rates, todo, excess, square,
-            extremes, 0, steps // slices, check, tolerance, np.inf, limit, first, last,
+            tuple(dtype(0) for _ in range(lanes)), weights, network, runs, stop, None, 0,
+            steps // slices, first, last,
         )  # fmt: skip
 
     for _ in range(slices):
@@ -95,7 +102,7 @@ def start(architecture: Architecture, networks: int, n: int, seed: int = 0) -> t
     outputs = () if architecture.output is not None else (architecture.widths[-1],)
     y = rng.standard_normal((n, *outputs))
     layers = [
-        rng.standard_normal((networks, rows * columns)) / np.sqrt(columns)
+        rng.standard_normal((networks, rows * (columns + architecture.biases))) / np.sqrt(columns)
         for rows, columns in architecture.shapes
     ]
     return X, y, np.concatenate(layers, axis=1)
@@ -105,6 +112,8 @@ SHAPES: list[Architecture] = [
     *(Architecture(5, (5, 5, 5, 1), (1.0,), name) for name in ACTIVATIONS),
     *(Architecture(3, (4, 7, 2), (0.7, -1.3), name) for name in ACTIVATIONS),
     Architecture(4, (1,), (1.0,), "tanh"),
+    *(Architecture(3, (4, 7, 2), (0.7, -1.3), name, biases=True) for name in ACTIVATIONS),
+    Architecture(4, (1,), (1.0,), biases=True),
     Architecture(1, (9, 1, 3), (1.0, 0.5, -2.0), "gelu-tanh"),
 ]
 SEVERAL = [Architecture(4, (4, 6, 3), None), Architecture(5, (1, 2), None)]
@@ -136,7 +145,7 @@ def test_one_step_is_the_gradient(architecture: Architecture, n: int) -> None:
     rate = 2.0**20
     step = (flat - descend(architecture, X, y, flat, rate, 1).flat) / rate
     scale = np.abs(expected).max(axis=1, keepdims=True)
-    assert np.max(np.abs(step - expected) / scale) < 1e-13
+    assert np.all(np.abs(step - expected) <= 1e-13 * scale)
     measured = descend(architecture, X, y, flat, 0.0, 5)
     np.testing.assert_array_equal(measured.flat, flat)
     np.testing.assert_allclose(measured.square, np.sum(expected**2, axis=1), rtol=1e-12)
@@ -279,9 +288,9 @@ def _density(x: Any) -> Any:
 def on_arrays(function: Any) -> Callable[[np.ndarray], np.ndarray]:
     @njit
     def loop(lanes: Any, x: Any, y: Any) -> None:
-        zero = splat(lanes, 0.0)
-        for e in range(0, len(x), len(lanes)):
-            store(y, e, function(load(zero, x, e)))
+        before, after = vectors(lanes, x), vectors(lanes, y)
+        for e in range(len(x) // len(lanes)):
+            after[e] = function(before[e])
 
     def call(x: np.ndarray) -> np.ndarray:
         padded = np.zeros(-(-len(x) // 8) * 8)

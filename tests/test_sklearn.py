@@ -99,7 +99,7 @@ def test_attributes_are_those_of_the_run():
     assert model.critical_rate_ == prediction.critical_rate
     assert model.minimal_sharpness_ == pytest.approx(prediction.exact, rel=1e-15)
     both = ["step", "excess_risk", "distance", "gradient", "sharpness"]
-    pd.testing.assert_frame_equal(model.history_[both], run.outcome.trace.frame()[both], rtol=1e-6)
+    pd.testing.assert_frame_equal(model.history_[both], run.outcome.trace[both], rtol=1e-6)
 
 
 def test_residual_networks_have_an_output_vector():

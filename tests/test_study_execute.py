@@ -8,20 +8,25 @@ import pyarrow as pa
 import pytest
 
 import oracles
+from flatmin.core.errors import SettingError
 from flatmin.curvature import sharpness
 from flatmin.data.generators import gaussian_split
 from flatmin.data.sets import paper_samples, paper_test_samples
 from flatmin.dynamics import measures
 from flatmin.dynamics.descent import descend
 from flatmin.dynamics.flow import flow
+from flatmin.dynamics.measures import Measure
 from flatmin.dynamics.recording import Recording
 from flatmin.network.architecture import Architecture, residual_output_vector
 from flatmin.network.initialisation import initialise
 from flatmin.study import plan as planning
 from flatmin.study.execute import run_shard
+from flatmin.study.inputs import data_of
 from flatmin.study.plan import plan
+from flatmin.study.runner import run_study
 from flatmin.study.schema import ROWS_SCHEMA, TRACES_SCHEMA
 from flatmin.study.spec import parse_spec
+from flatmin.study.store import Store
 from flatmin.study.summary import counts, curves, facets, flat_frame, frame, mean, points
 from flatmin.theory.minimal_sharpness import critical_learning_rate, minimal_sharpness
 
@@ -218,7 +223,7 @@ def test_traces_are_those_of_the_engine():
     arch = Architecture.mlp(5, 5)
     start = initialise(arch, "gaussian", 0.5, 3, [run.address() for run in runs])
     recording = Recording(50, study.record.quantities)
-    trace = descend(paper_samples().regression(), start, 0.1, 400, recording=recording).trace
+    trace = descend(paper_samples().regression(), start, 0.1, 400, recording=recording).recorded
     found = traces.to_pandas()
     for place, run in enumerate(runs):
         part = found[found.run == run.index].reset_index(drop=True)
@@ -230,7 +235,7 @@ def test_traces_are_those_of_the_engine():
         assert part.theta.isna().all()
         assert part.time.isna().all()
     assert rows.schema.equals(ROWS_SCHEMA, check_metadata=True)
-    assert ROWS_SCHEMA.metadata[b"flatmin_schema_version"] == b"2"
+    assert ROWS_SCHEMA.metadata[b"flatmin_schema_version"] == b"3"
 
 
 def test_data_sets_and_critical_rates():
@@ -387,7 +392,7 @@ def grid(**axes: list[float]) -> pd.DataFrame:
 def test_an_axis_that_is_not_named_gets_panels():
     table = grid(depth=[2, 3, 4], scale=[0.1, 0.2], learning_rate=[0.01, 0.05])
     found = facets(table, "scale", "sharpness", "learning_rate")
-    assert (found.axis, found.pooled) == ("depth", ())
+    assert (found.axis, found.pooled) == ("depth", {})
     assert [label for label, _ in found.panels] == ["2", "3", "4"]
     for depth, (_, drawn) in zip((2, 3, 4), found.panels, strict=True):
         assert [curve.label for curve in drawn] == ["0.01", "0.05"]
@@ -401,9 +406,10 @@ def test_an_axis_that_is_not_named_gets_panels():
 def test_what_is_pooled_is_said():
     two = grid(depth=[2, 3], scale=[0.1, 0.2], learning_rate=[0.01, 0.05])
     found = facets(two, "scale", "sharpness")
-    assert (found.axis, len(found.panels), found.pooled) == (None, 1, ("depth", "learning_rate"))
+    assert (found.axis, len(found.panels)) == (None, 1)
+    assert found.pooled == {"depth": 2, "learning_rate": 2}
     many = grid(depth=list(range(2, 9)), scale=[0.1, 0.2])
-    assert facets(many, "scale", "sharpness").pooled == ("depth",)
+    assert facets(many, "scale", "sharpness").pooled == {"depth": 7}
     assert facets(many[many.depth < 8], "scale", "sharpness").axis == "depth"
 
 
@@ -412,7 +418,7 @@ def test_axes_that_move_together_are_told_apart_by_one():
     tied = table[(table.depth == 2) == (table.learning_rate == 0.01)]
     assert facets(tied, "scale", "sharpness", "learning_rate").panels[0][0] == ""
     assert facets(tied, "scale", "sharpness").axis == "depth"
-    assert facets(tied, "scale", "sharpness").pooled == ()
+    assert facets(tied, "scale", "sharpness").pooled == {}
 
 
 def test_a_frame_without_lists():
@@ -424,3 +430,84 @@ def test_a_frame_without_lists():
     assert shallow[["spectral_norm_4", "alignment_3"]].isna().all().all()
     assert table.map(np.isscalar).all().all()
     assert pd.api.types.is_float_dtype(table["spectral_norm_1"])
+
+
+def test_a_new_quantity_reaches_the_traces(tmp_path, monkeypatch):
+    """One function and one row: nothing else is told of it, and nothing drops it."""
+    largest = Measure("the largest |entry| of W_k", lambda w, w0, task: entries(w))
+
+    def entries(layers):
+        return np.stack([np.abs(w).max(axis=(1, 2)) for w in layers], axis=1)
+
+    monkeypatch.setitem(measures.LAYER_MEASURES, "largest_entry", largest)
+    for method in ('name = "descent"\nlearning_rate = 0.05', 'name = "flow"'):
+        study = parse_spec(
+            f"""
+repetitions = 2
+[problem]
+paper = "linear"
+[architecture]
+depth = 3
+[initialisation]
+scale = 0.5
+[method]
+{method}
+steps = 60
+[record]
+every = 20
+quantities = ["excess_risk", "largest_entry"]
+"""
+        )
+        folder = tmp_path / study.method.name
+        run_study(study, folder)
+        traces = Store.open(folder).read_traces().to_pandas()
+        assert not traces.largest_entry.isna().any()
+        start = initialise(
+            Architecture.mlp(5, 3), "gaussian", 0.5, 0, [r.address() for r in plan(study)[0].runs]
+        )
+        first = np.stack(traces[traces.step == 0].largest_entry)
+        np.testing.assert_array_equal(first, entries(start.layers()))
+
+
+def test_networks_with_biases():
+    text = """
+repetitions = 3
+[problem]
+generator = "gaussian"
+n = 30
+d = 3
+[architecture]
+depth = 2
+width = 4
+activation = "relu"
+biases = true
+[initialisation]
+scale = 0.6
+[method]
+learning_rate = 0.02
+steps = 200
+[record]
+every = 100
+quantities = ["excess_risk", "sharpness", "spectral_norm"]
+"""
+    study = parse_spec(text)
+    (shard,) = plan(study)
+    result = run_shard(study, shard)
+    rows, traces = result.rows.to_pandas(), result.traces.to_pandas()
+    assert rows.minimal_sharpness.isna().all()
+    assert rows.relative_rate.isna().all()
+    samples = data_of(study, 0).samples
+    architecture = Architecture.mlp(3, 2, 4, "relu", biases=True)
+    start = initialise(architecture, "gaussian", 0.6, 0, [run.address() for run in shard.runs])
+    final = descend(samples, start, 0.02, 200).ensemble
+    for i, layers in enumerate(final):
+        _, hessian = oracles.gradient_and_hessian(samples, architecture, layers)
+        assert rows.sharpness[i] == pytest.approx(np.linalg.eigvalsh(hessian)[-1], rel=1e-8)
+        risk = float(oracles.risk(architecture, samples.X, samples.y, layers))
+        assert rows.train_risk[i] == pytest.approx(risk, rel=1e-12)
+        norms = [np.linalg.norm(w[:, :-1], 2) for w in layers]
+        np.testing.assert_allclose(rows.spectral_norm[i], norms, rtol=1e-12)
+        last = traces[(traces.run == i) & (traces.step == 200)]
+        np.testing.assert_allclose(last.spectral_norm.iloc[0], norms, rtol=1e-12)
+    with pytest.raises(SettingError, match="learning_rate_unit must be 'absolute'"):
+        parse_spec(text.replace("steps = 200", 'steps = 200\nlearning_rate_unit = "critical"'))

@@ -235,7 +235,7 @@ BAD = {
         "grid must not cross repetitions",
     ),
     "activation": (
-        BASE.replace("depth = 4", 'depth = 4\nactivation = "gelu"'),
+        BASE.replace("depth = 4", 'depth = 4\nactivation = "gelu-tan"'),
         "architecture.activation must be one of linear, .*did you mean 'gelu-",
     ),
     "residual init": (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -45,7 +46,7 @@ def call(monkeypatch, capsys):
     return call
 
 
-def run(directory: Path, **options) -> tuple[runner.Summary, list[str]]:
+def run(directory: Path, **options) -> tuple[runner.StudyRun, list[str]]:
     notes: list[str] = []
     return runner.run_study(STUDY, directory, note=notes.append, **options), notes
 
@@ -70,10 +71,18 @@ def test_a_study_is_plain_parquet_in_a_directory(whole):
         assert list(frame.columns) == schema.names
         for path in (whole / folder).iterdir():
             metadata = pq.read_schema(path).metadata
-            assert metadata[b"flatmin_schema_version"] == b"2"
+            assert metadata[b"flatmin_schema_version"] == b"3"
     rows = Store.open(whole).read_rows()
     assert rows.schema.equals(ROWS_SCHEMA, check_metadata=True)
     assert rows["run"].to_pylist() == list(range(STUDY.runs))
+
+
+def of_version_1(path: Path) -> dict[bytes, bytes]:
+    """The marks of a file as version 1 had them: without digests."""
+    marks = dict(pq.read_schema(path).metadata)
+    for name in (b"flatmin_rows", b"flatmin_digests", b"flatmin_kind"):
+        del marks[name]
+    return marks | {b"flatmin_schema_version": b"1"}
 
 
 def test_a_study_of_the_first_schema_stays_readable(whole, tmp_path):
@@ -83,7 +92,7 @@ def test_a_study_of_the_first_schema_stays_readable(whole, tmp_path):
     added = [name for name in now.column_names if name.endswith(("_low", "_high"))]
     for path in (out / "traces").iterdir():
         table = pq.read_table(path)
-        marks = table.schema.metadata | {b"flatmin_schema_version": b"1"}
+        marks = of_version_1(path)
         table = table.drop_columns(added)
         names = ["risk" if name == "excess_risk" else name for name in table.column_names]
         pq.write_table(table.rename_columns(names).replace_schema_metadata(marks), path)
@@ -106,7 +115,7 @@ def test_states_of_the_first_schema_are_read_in_todays_words(whole, tmp_path):
         words = [old.get(state, "stepped out") for state in table["state"].to_pylist()]
         place = table.column_names.index("state")
         table = table.set_column(place, "state", pa.array(words)).drop_columns(added)
-        marks = pq.read_schema(path).metadata | {b"flatmin_schema_version": b"1"}
+        marks = of_version_1(path)
         pq.write_table(table.replace_schema_metadata(marks), path)
     store = Store.open(out)
     then = store.read_rows().to_pandas()
@@ -151,7 +160,7 @@ def test_the_same_call_again_runs_what_is_missing(whole, tmp_path, monkeypatch):
     states: list[runner.Status] = []
     summary, notes = run(out, progress=states.append)
     assert sorted(f"shard-{name}.parquet" for name in seen) == [first.name, second.name]
-    assert (summary.runs, summary.shards_run, notes) == (STUDY.runs, 2, [])
+    assert (summary.finished, summary.shards_run, notes) == (STUDY.runs, 2, [])
     assert states[-1].steps == states[-1].total_steps == plan.network_steps(STUDY)
     counted = ("learned", "edge of stability")
     states = {state: n for state, n in summary.counts.items() if state not in counted}
@@ -221,8 +230,83 @@ def test_a_damaged_page_is_found_when_it_is_read(whole, tmp_path):
     content = bytearray(path.read_bytes())
     content[200] ^= 1
     path.write_bytes(content)
-    with pytest.raises(FlatminError, match=r"cannot be read .*delete it and run the study again"):
+    with pytest.raises(FlatminError, match=r"cannot be read .*run the study again"):
         Store.open(out).read_rows()
+
+
+def edited(path: Path, change) -> None:
+    """The file as a person with pyarrow leaves it: other content, the same metadata."""
+    table = pq.read_table(path)
+    pq.write_table(change(table).replace_schema_metadata(table.schema.metadata), path)
+
+
+def with_number(table: pa.Table, name: str) -> pa.Table:
+    """One value of a column in its last digit."""
+    values = table[name].to_pylist()
+    place = next(i for i, value in enumerate(values) if value)
+    values[place] = np.nextafter(values[place], 1e9)
+    return table.set_column(table.column_names.index(name), name, pa.array(values))
+
+
+DAMAGE = {
+    "a row less": (lambda t: t.slice(1), r"has \d+ rows where \d+ were written"),
+    "a row more": (lambda t: pa.concat_tables([t, t.slice(0, 1)]), "rows where"),
+    "rows swapped": (lambda t: t.take([1, 0, *range(2, len(t))]), "other values in its column"),
+    "a digit": (
+        lambda t: with_number(t, "excess_risk"),
+        "other values in its column 'excess_risk'",
+    ),
+    "a column less": (
+        lambda t: t.drop_columns("gradient_norm"),
+        "lacks its column 'gradient_norm'",
+    ),
+    "a name": (
+        lambda t: t.rename_columns([n.replace("gradient_norm", "g") for n in t.column_names]),
+        "a column 'g' that was not written",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_an_edited_shard_is_never_used_and_is_run_again(whole, tmp_path, call, kind):
+    change, words = DAMAGE[kind]
+    out = copy(whole, tmp_path / "out")
+    path = shard_files(out)[0]
+    edited(path, change)
+    with pytest.raises(FlatminError, match=words):
+        Store.open(out).read_rows()
+    for command in (("show",), ("export", tmp_path / "runs.csv"), ("plot", tmp_path / "a.png")):
+        code, _, err = call("study", command[0], out, *command[1:])
+        assert code == 2
+        assert len(err.splitlines()) == 1
+    assert not (tmp_path / "runs.csv").exists()
+    summary, notes = run(out)
+    assert summary.shards_run == 1
+    assert "kept as" in notes[0]
+    assert files(out) == files(whole)
+
+
+@pytest.mark.parametrize("folder", ["runs", "traces"])
+def test_something_that_is_no_file_is_not_waited_for(whole, tmp_path, folder):
+    out = copy(whole, tmp_path / "out")
+    path = out / folder / shard_files(out)[0].name
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(FlatminError, match="is truncated or damaged"):
+        Store.open(out).read_rows()
+    run(out)
+    assert files(out) == files(whole)
+
+
+def test_traces_in_the_place_of_runs_are_put_aside(whole, tmp_path):
+    out = copy(whole, tmp_path / "out")
+    path = shard_files(out)[0]
+    path.write_bytes((out / "traces" / path.name).read_bytes())
+    with pytest.raises(FlatminError, match="holds traces, not runs"):
+        Store.open(out).read_rows()
+    _, notes = run(out)
+    assert "holds traces, not runs" in notes[0]
+    assert files(out) == files(whole)
 
 
 def test_shards_of_another_study_or_name_are_put_aside(whole, tmp_path):

@@ -15,8 +15,9 @@ from flatmin.core.errors import DataError
 from flatmin.data.generators import gaussian_samples
 from flatmin.data.preparation import Preparation
 from flatmin.data.regression import Regression, read_regression
-from flatmin.data.samples import Samples, read_samples
+from flatmin.data.samples import read_samples
 from flatmin.data.tables import open_table
+from flatmin.data.tables.table import Reading
 from processes import run
 
 
@@ -59,7 +60,7 @@ def test_a_long_file_crosses_blocks_without_losing_rows(tmp_path):
     frame = pd.DataFrame(rng.standard_normal((40_000, 3)), columns=["a", "b", "y"])
     csv, parquet = write(frame, tmp_path / "d.csv"), write(frame, tmp_path / "d.parquet")
     assert np.array_equal(read_samples(csv, "y").X, frame[["a", "b"]])
-    expected = Regression.from_frame(frame, "y")
+    expected = read_regression(frame, "y")
     for path in (csv, parquet):
         problem = read_regression(path, "y")
         assert problem.n == 40_000
@@ -298,7 +299,7 @@ def test_an_unreadable_file_is_named(tmp_path, monkeypatch):
 
     monkeypatch.setattr("flatmin.data.tables.open", refuse, raising=False)
     with pytest.raises(DataError, match=r"cannot be read \(Permission denied"):
-        open_table(path, "y")
+        open_table(path, Reading("y"))
 
 
 def test_a_large_csv_is_summarised_in_little_memory(tmp_path):
@@ -335,7 +336,7 @@ def test_every_source_goes_through_one_door(tmp_path):
     frame = pd.DataFrame({"a": [1.0, 2.0, 4.0], "b": [0.5, 0.0, 1.0], "y": [1.0, 3.0, 2.0]})
     X, y = frame[["a", "b"]], frame["y"]
     path = write(frame, tmp_path / "d.csv")
-    expected = Samples.from_frame(frame, "y")
+    expected = read_samples(frame, "y")
     for source, target in (
         (path, "y"),
         (frame, "y"),

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from flatmin.core.errors import DataError as DataError
     from flatmin.core.errors import FlatminError as FlatminError
     from flatmin.core.errors import SettingError as SettingError
+    from flatmin.curvature import HessianOperator as HessianOperator
     from flatmin.curvature import Sharpness as Sharpness
+    from flatmin.curvature import hessian as hessian
     from flatmin.curvature import minimiser_spectrum as minimiser_spectrum
     from flatmin.curvature import sharpness as sharpness
     from flatmin.data.generators import gaussian_samples as gaussian_samples
@@ -30,20 +32,29 @@ if TYPE_CHECKING:
     from flatmin.dynamics.descent import descend as descend
     from flatmin.dynamics.endings import State as State
     from flatmin.dynamics.flow import flow as flow
+    from flatmin.dynamics.forecast import Forecast as Forecast
+    from flatmin.dynamics.forecast import forecast as forecast
     from flatmin.dynamics.methods import GradientDescent as GradientDescent
     from flatmin.dynamics.methods import GradientFlow as GradientFlow
-    from flatmin.dynamics.methods import HeavyBall as HeavyBall
-    from flatmin.dynamics.methods import Nesterov as Nesterov
+    from flatmin.dynamics.momentum import HeavyBall as HeavyBall
+    from flatmin.dynamics.momentum import Nesterov as Nesterov
     from flatmin.dynamics.outcome import Outcome as Outcome
     from flatmin.dynamics.recording import Recording as Recording
     from flatmin.dynamics.recording import Trace as Trace
+    from flatmin.dynamics.settings import train_network as train_network
     from flatmin.dynamics.training import Training as Training
     from flatmin.dynamics.training import train as train
     from flatmin.dynamics.working_rates import RateCurve as RateCurve
     from flatmin.dynamics.working_rates import rate_curve as rate_curve
+    from flatmin.ledger.check import check as check
+    from flatmin.ledger.ledger import Ledger as Ledger
     from flatmin.network.architecture import Architecture as Architecture
     from flatmin.network.ensemble import Ensemble as Ensemble
     from flatmin.network.initialisation import initialise as initialise
+    from flatmin.study.results import Results as Results
+    from flatmin.study.runner import StudyRun as StudyRun
+    from flatmin.study.runner import run_study as run_study
+    from flatmin.study.spec import Study as Study
     from flatmin.theory.certificate import Certificate as Certificate
     from flatmin.theory.certificate import certify as certify
     from flatmin.theory.flattest_depth import flattest_depth as flattest_depth
@@ -53,49 +64,39 @@ if TYPE_CHECKING:
     from flatmin.theory.prediction import Prediction as Prediction
     from flatmin.theory.prediction import predict as predict
 
-_HOMES = {
-    "DataError": "flatmin.core.errors",
-    "FlatminError": "flatmin.core.errors",
-    "SettingError": "flatmin.core.errors",
-    "Sharpness": "flatmin.curvature",
-    "minimiser_spectrum": "flatmin.curvature",
-    "sharpness": "flatmin.curvature",
-    "gaussian_samples": "flatmin.data.generators",
-    "spectrum_samples": "flatmin.data.generators",
-    "whitened_samples": "flatmin.data.generators",
-    "Preparation": "flatmin.data.preparation",
-    "Regression": "flatmin.data.regression",
-    "read_regression": "flatmin.data.regression",
-    "Samples": "flatmin.data.samples",
-    "read_samples": "flatmin.data.samples",
-    "Advice": "flatmin.dynamics.advice",
-    "advise": "flatmin.dynamics.advice",
-    "descend": "flatmin.dynamics.descent",
-    "State": "flatmin.dynamics.endings",
-    "flow": "flatmin.dynamics.flow",
-    "GradientDescent": "flatmin.dynamics.methods",
-    "GradientFlow": "flatmin.dynamics.methods",
-    "HeavyBall": "flatmin.dynamics.methods",
-    "Nesterov": "flatmin.dynamics.methods",
-    "Outcome": "flatmin.dynamics.outcome",
-    "Recording": "flatmin.dynamics.recording",
-    "Trace": "flatmin.dynamics.recording",
-    "Training": "flatmin.dynamics.training",
-    "train": "flatmin.dynamics.training",
-    "RateCurve": "flatmin.dynamics.working_rates",
-    "rate_curve": "flatmin.dynamics.working_rates",
-    "Architecture": "flatmin.network.architecture",
-    "Ensemble": "flatmin.network.ensemble",
-    "initialise": "flatmin.network.initialisation",
-    "Certificate": "flatmin.theory.certificate",
-    "certify": "flatmin.theory.certificate",
-    "flattest_depth": "flatmin.theory.flattest_depth",
-    "minimal_sharpness": "flatmin.theory.minimal_sharpness",
-    "flattest_minimiser": "flatmin.theory.minimisers",
-    "minimiser_of_sharpness": "flatmin.theory.minimisers",
-    "Prediction": "flatmin.theory.prediction",
-    "predict": "flatmin.theory.prediction",
+_NAMES = {
+    "core.errors": "DataError FlatminError SettingError",
+    "curvature": "HessianOperator Sharpness hessian minimiser_spectrum sharpness",
+    "data.generators": "gaussian_samples spectrum_samples whitened_samples",
+    "data.preparation": "Preparation",
+    "data.regression": "Regression read_regression",
+    "data.samples": "Samples read_samples",
+    "dynamics.advice": "Advice advise",
+    "dynamics.descent": "descend",
+    "dynamics.endings": "State",
+    "dynamics.flow": "flow",
+    "dynamics.forecast": "Forecast forecast",
+    "dynamics.methods": "GradientDescent GradientFlow HeavyBall Nesterov",
+    "dynamics.outcome": "Outcome",
+    "dynamics.recording": "Recording Trace",
+    "dynamics.settings": "train_network",
+    "dynamics.training": "Training train",
+    "dynamics.working_rates": "RateCurve rate_curve",
+    "ledger.check": "check",
+    "ledger.ledger": "Ledger",
+    "network.architecture": "Architecture",
+    "network.ensemble": "Ensemble",
+    "network.initialisation": "initialise",
+    "study.results": "Results",
+    "study.runner": "StudyRun run_study",
+    "study.spec": "Study",
+    "theory.certificate": "Certificate certify",
+    "theory.flattest_depth": "flattest_depth",
+    "theory.minimal_sharpness": "minimal_sharpness",
+    "theory.minimisers": "flattest_minimiser minimiser_of_sharpness",
+    "theory.prediction": "Prediction predict",
 }
+_HOMES = {name: f"flatmin.{home}" for home, names in _NAMES.items() for name in names.split()}
 
 __all__ = [*_HOMES, "__version__"]
 

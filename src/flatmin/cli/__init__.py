@@ -17,7 +17,7 @@ import typer
 from flatmin import __version__
 from flatmin.cli.bench import bench
 from flatmin.cli.check import check
-from flatmin.cli.commands import HELP, Commands
+from flatmin.cli.commands import HELP, Commands, reading
 from flatmin.cli.interrupt import interruptible
 from flatmin.cli.lab import lab
 from flatmin.cli.predict import predict
@@ -55,13 +55,8 @@ def _root(
     pass
 
 
-app.command()(predict)
-app.command()(verify)
-app.command()(train)
-app.command()(lab)
-app.command()(check)
-app.command()(bench)
-app.command()(reproduce)
+for command in (predict, verify, train, lab, check, bench, reproduce):
+    app.command()(reading(command))
 app.add_typer(study_app, name="study")
 
 

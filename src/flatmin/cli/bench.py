@@ -32,9 +32,9 @@ def bench(
     if json:
         print(json_text([result.as_dict() for result in measured]))
         return
-    from flatmin.cli.output import print_table
+    from flatmin.core.pages import Listing, text
 
-    print_table(_HEADS, [_row(result) for result in measured])
+    print(text([Listing(_HEADS, [_row(result) for result in measured])]))
 
 
 def _find_benchmarks() -> None:

@@ -1,34 +1,122 @@
 """How every command presents itself: `-h` like `--help`, and what each option takes.
 
-Values are read as text, so that a wrong one gets flatmin's own line and not the option parser's;
-the help would then call every one of them a string. What an option takes depends on its name, which
-means the same in every command; one that differs says so itself (`metavar=`).
+Values are read here, so that a wrong one gets flatmin's own line and not the option parser's. What
+an option takes depends on its name, which means the same in every command; one that differs says so
+itself (`metavar=`). The library names settings (`learning_rate`); an error that begins with one is
+told with the option (`--learning-rate`).
 """
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from collections.abc import Callable
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
 
 from typer.core import TyperGroup
 
+from flatmin.core.checks import MAX_DEPTH
+from flatmin.core.errors import FlatminError, SettingError
+
 HELP = {"help_option_names": ["-h", "--help"]}
 
-_WHOLE = ("depth", "width", "runs", "steps", "seed", "record_every", "threads", "workers")
-_NUMBER = ("output_norm", "scale", "share", "learned_at", "effort", "momentum")
-_NAME = ("activation", "init", "preset")
-METAVARS = {
-    **dict.fromkeys(_WHOLE, "N"),
-    **dict.fromkeys(_NUMBER, "NUMBER"),
-    **dict.fromkeys(_NAME, "NAME"),
-    **dict.fromkeys(("target", "features", "drop", "one_hot", "x", "y", "by"), "COLUMN"),
-    **dict.fromkeys(("figure", "results", "certificate"), "FILE"),
-    **dict.fromkeys(("out", "figures"), "FOLDER"),
-    "depths": "N,N,...",
-    "learning_rate": "RATE",
-    "missing": "drop|mean",
-    "only": "ID",
-    "scheduler": "ADDRESS",
+
+class Takes(NamedTuple):
+    """What an option takes: its word in the help, and how it is read; None is text."""
+
+    word: str
+    read: Callable[[str, str], Any] | None = None
+
+
+def option(setting: str) -> str:
+    """The option for a setting."""
+    return f"--{setting.replace('_', '-')}"
+
+
+def number(name: str, text: str) -> float:
+    """A number."""
+    try:
+        return float(text)
+    except ValueError:
+        raise SettingError(f"{name} must be a number, got {text!r}") from None
+
+
+def whole(name: str, text: str, least: int = 1, largest: float = float("inf")) -> int:
+    """A whole number; 1e6 is understood."""
+    value = number(name, text)
+    if value != value // 1 or value < least:
+        raise SettingError(f"{name} must be a whole number of at least {least}, got {text!r}")
+    if value > largest:
+        raise SettingError(f"{name} must be at most {largest}, got {text!r}")
+    return int(value)
+
+
+def seed(name: str, text: str) -> int:
+    """A whole number from 0."""
+    return whole(name, text, least=0)
+
+
+def depth(name: str, text: str) -> int:
+    """A number of layers."""
+    return whole(name, text, largest=MAX_DEPTH)
+
+
+def depths(name: str, text: str) -> list[int]:
+    """Depths separated by commas, sorted, each once."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts:
+        raise SettingError(f"{name} must list depths such as 2,5,10, got {text!r}")
+    return sorted({depth(f"each of {name}", part) for part in parts})
+
+
+_FILE, _COLUMN, _NAME = Takes("FILE"), Takes("COLUMN"), Takes("NAME")
+_WHOLE, _NUMBER, _FOLDER = Takes("N", whole), Takes("NUMBER", number), Takes("FOLDER")
+TAKES = {
+    **dict.fromkeys(("width", "runs", "steps", "record_every", "threads", "workers"), _WHOLE),
+    **dict.fromkeys(("output_norm", "scale", "share", "learned_at", "effort", "momentum"), _NUMBER),
+    **dict.fromkeys(("activation", "init", "preset"), _NAME),
+    **dict.fromkeys(("target", "features", "drop", "one_hot", "x", "y", "by"), _COLUMN),
+    **dict.fromkeys(("figure", "results", "certificate"), _FILE),
+    **dict.fromkeys(("out", "figures"), _FOLDER),
+    "seed": Takes("N", seed),
+    "depth": Takes("N", depth),
+    "depths": Takes("N,N,...", depths),
+    "learning_rate": Takes("RATE"),
+    "missing": Takes("drop|mean"),
+    "only": Takes("ID"),
+    "scheduler": Takes("ADDRESS"),
 }
+
+
+def reading(command: Callable[..., None]) -> Callable[..., None]:
+    """The command as the option parser sees it: what is read here is text there."""
+    hints = get_type_hints(command, include_extras=True)
+    readers = {name: takes.read for name, takes in TAKES.items() if takes.read is not None}
+    parameters = []
+    for one in signature(command).parameters.values():
+        hint, default = hints[one.name], one.default
+        if one.name in readers:
+            optional = default is None
+            text: Any = str | None if optional else str
+            hint = Annotated[(text, *get_args(hint)[1:])]
+            default = default if optional or default is Parameter.empty else f"{default:g}"
+        parameters.append(one.replace(annotation=hint, default=default))
+
+    @wraps(command)
+    def read(**given: Any) -> None:
+        command(
+            **{
+                name: readers[name](option(name), value)
+                if name in readers and isinstance(value, str)
+                else value
+                for name, value in given.items()
+            }
+        )
+
+    read.__annotations__ = {one.name: one.annotation for one in parameters} | {"return": None}
+    read.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    return read
 
 
 class Commands(TyperGroup):
@@ -41,6 +129,20 @@ class Commands(TyperGroup):
             if parameter.param_type_name == "argument":
                 # Its name says it; the parser would add its type, which is always text.
                 parameter.display_type_rich = lambda ctx: None
-            elif not parameter.is_flag and parameter.metavar is None:
-                parameter.metavar = METAVARS.get(parameter.name)
+            elif not parameter.is_flag and parameter.name in TAKES:
+                parameter.metavar = parameter.metavar or TAKES[parameter.name].word
         return command
+
+    def invoke(self, ctx: Any) -> Any:
+        """The command; in what it complains of, settings are named as options."""
+        try:
+            return super().invoke(ctx)
+        except FlatminError as error:
+            command = self.get_command(ctx, ctx.invoked_subcommand or "")
+            names = {one.name for one in getattr(command, "params", ())}
+            first = re.match(r"[a-z_]+(?: (?:and|needs) [a-z_]+)?", str(error))
+            if first is None or first[0].split()[0] not in names:
+                raise
+            words = [option(word) if word in names else word for word in first[0].split()]
+            told = " ".join(words) + str(error)[first.end() :]
+            raise type(error)(told).with_traceback(error.__traceback__) from None

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from flatmin.cli import options
+from flatmin.cli.commands import whole
 from flatmin.core.errors import SettingError
 
 
@@ -57,7 +58,7 @@ def lab(
     if replay is not None:
         _replay(replay, out, tables)
         return
-    number = None if port is None else options.whole("--port", port, least=0)
+    number = None if port is None else whole("--port", port, least=0)
     try:
         from flatmin.lab.serve import serve
         from flatmin.lab.server import Lab, Opening
@@ -87,8 +88,9 @@ def _problem(tables: Any, file: str, target: Any, features: Any, prepared: Any) 
     if not target:
         raise SettingError("--target is missing: the column to predict")
     from flatmin.data.tables import open_table
+    from flatmin.data.tables.table import Reading
 
-    open_table(file, list(target))
+    open_table(file, Reading(list(target)))
     stored = tables.keep(Path(file))
     problem: dict[str, Any] = {"file": stored.key, "target": target[0]}
     if target[1:]:

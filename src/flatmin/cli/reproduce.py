@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flatmin.cli.output import Show, live_bar
-from flatmin.core.plain import json_text
+from flatmin.cli import options
+from flatmin.cli.output import show as print_record
+from flatmin.core.progress import Show, live_bar
 
 if TYPE_CHECKING:
-    from flatmin.paper.report import Report
     from flatmin.study.runner import Status
 
 
@@ -26,45 +26,20 @@ def reproduce(
         bool, typer.Option("--beyond", help="Also what goes beyond the paper.")
     ] = False,
     out: Annotated[str, typer.Option(help="Folder for figures, data and report.")] = "reproduction",
-    json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    json: options.Json = False,
 ) -> None:
     """Regenerate the paper's figures and judge its claims; exit code 1 if one fails."""
     from flatmin.paper.claims import FAILS
     from flatmin.paper.reproduce import reproduce as run
 
     directory = Path(out)
-    with live_bar(quiet=json) as show:
+    with live_bar(not json) as show:
         report = run(directory, figures or (), preset, beyond, _teller(show, quiet=json))
-    if json:
-        print(json_text(report.as_dict()))
-    else:
-        _print_report(report, directory)
+    print_record(report, json)
+    if not json:
+        print(f"report: {directory / 'report.html'}\nfigures: {directory / 'figures'}")
     if report.count(FAILS):
         raise typer.Exit(1)
-
-
-def _print_report(report: Report, directory: Path) -> None:
-    from flatmin.cli.output import print_lines, print_table
-    from flatmin.paper.claims import FAILS
-
-    rows = [
-        (
-            claim.id,
-            claim.expected,
-            "none" if claim.measured is None else f"{claim.measured:.4g}",
-            claim.tolerance,
-            claim.verdict.upper() if claim.verdict == FAILS else claim.verdict,
-        )
-        for claim in report.claims
-    ]
-    print_table(("Claim", "Expected", "Measured", "Tolerance", "Verdict"), rows)
-    needs = [f"{claim.id} needs {claim.needs}" for claim in report.claims if claim.needs]
-    if needs and report.preset == "quick":
-        needs.append("`flatmin reproduce` without --preset quick has more runs")
-    print_lines(
-        f"{report.verdicts()}; {report.seconds:.0f} s.",
-        [*needs, f"report: {directory / 'report.html'}", f"figures: {directory / 'figures'}"],
-    )
 
 
 def _teller(show: Show | None, quiet: bool) -> Callable[[str, Status | None], None]:

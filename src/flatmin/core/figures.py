@@ -23,9 +23,9 @@ def new_figure(
     columns: int, width: float = 8.0, height: float = 3.4, rows: int = 1, **how: Any
 ) -> tuple[Figure, list[Axes]]:
     """A figure with its panels row by row, drawn without a display; `how` goes to `subplots`."""
-    from matplotlib.figure import Figure as NewFigure
+    from flatmin.core.picture import Picture
 
-    figure = NewFigure(figsize=(width, height), layout="constrained")
+    figure = Picture(figsize=(width, height), layout="constrained")
     panels: Any = figure.subplots(rows, columns, squeeze=False, **how).ravel()
     for panel in panels:
         panel.spines[["top", "right"]].set_visible(False)

@@ -11,13 +11,15 @@ from typing import Any
 
 
 def plain(value: Any) -> Any:
-    """The value as JSON has it; of a dataclass, without the fields that its repr leaves out.
+    """The value as JSON has it; of a record its `contents`, of another dataclass its fields.
 
     >>> plain({"rates": (0.5, float("inf")), "folder": Path("out")})
     {'rates': [0.5, None], 'folder': 'out'}
     """
+    if hasattr(value, "contents"):
+        return plain(dict(value.contents()))
     if is_dataclass(value) and not isinstance(value, type):
-        return {f.name: plain(getattr(value, f.name)) for f in fields(value) if f.repr}
+        return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, dict):
         return {str(key): plain(one) for key, one in value.items()}
     if hasattr(value, "tolist"):  # of NumPy
@@ -34,12 +36,3 @@ def plain(value: Any) -> Any:
 def json_text(value: Any) -> str:
     """The value as JSON."""
     return json.dumps(plain(value), indent=2, allow_nan=False)
-
-
-class Plain:
-    """A dataclass that can be asked for plain values."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """The record as plain values, ready for JSON; what is not finite is None."""
-        found: dict[str, Any] = plain(self)
-        return found

@@ -9,7 +9,8 @@ from flatmin.core.threads import over_blocks
 from flatmin.curvature.linear import LinearHessian
 from flatmin.curvature.record import Sharpness
 from flatmin.data.regression import Regression
-from flatmin.lanes.sharpness import BASIS, blocks_sharpness, layout, start_vector
+from flatmin.lanes.layout import linear
+from flatmin.lanes.sharpness import BASIS, blocks_sharpness, start_vector
 from flatmin.network.ensemble import Ensemble
 
 
@@ -21,9 +22,11 @@ def ensemble_sharpness(
     start: Float | None = None,
 ) -> Sharpness:
     """The records of an ensemble of linear networks with one output."""
-    architecture, table = ensemble.architecture, layout(ensemble.architecture)
+    architecture = ensemble.architecture
+    widths = (architecture.inputs, *architecture.widths)
+    network = linear(widths, architecture.p, regression.sigma, regression.w_star)
     blocks, _, lanes = ensemble.lanes.shape
-    dimension = int(table[-1, 0] + table[-1, 1] + table[-1, 5])
+    dimension = sum(map(sum, architecture.shapes))
     vectors = np.empty((blocks, dimension, lanes))
     hessian = LinearHessian(regression, architecture, ensemble.flat())
     if start is None:
@@ -32,22 +35,17 @@ def ensemble_sharpness(
         coordinates = np.zeros((blocks * lanes, dimension))
         coordinates[: len(ensemble)] = hessian.restrict(start)
         vectors[:] = coordinates.reshape(blocks, lanes, dimension).transpose(0, 2, 1)
-    value, residual, products = np.empty((3, blocks, lanes))
+    results = np.empty((blocks, 3, lanes))
     over_blocks(
         lambda first, last: blocks_sharpness(
             (0.0,) * lanes,
             ensemble.lanes,
-            table,
-            regression.sigma,
-            regression.w_star,
-            architecture.p,
+            network,
             vectors,
             tolerance,
             max_products,
             min(BASIS, dimension),
-            value,
-            residual,
-            products,
+            results,
             first,
             last,
         ),
@@ -55,12 +53,12 @@ def ensemble_sharpness(
     )
     n = len(ensemble)
     coordinates = vectors.transpose(0, 2, 1).reshape(-1, dimension)[:n]
-    values, residuals = value.ravel()[:n], residual.ravel()[:n]
+    values, residuals, products = results.transpose(1, 0, 2).reshape(3, -1)[:, :n]
     return Sharpness(
-        values,
-        residuals,
-        products.ravel()[:n].astype(np.int64),
-        "lanczos",
-        residuals <= tolerance * values,
-        hessian.lift(coordinates),
+        value=values,
+        residual=residuals,
+        products=products.astype(np.int64),
+        method="lanczos",
+        converged=residuals <= tolerance * values,
+        vector=hessian.lift(coordinates),
     )

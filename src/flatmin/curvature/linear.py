@@ -35,6 +35,7 @@ import numpy as np
 
 from flatmin.core.arrays import Float
 from flatmin.data.regression import Regression
+from flatmin.data.samples import Samples
 from flatmin.network.architecture import Architecture
 
 
@@ -81,8 +82,12 @@ def forward(layers: Sequence[Float], g: Float) -> list[Float]:
 class LinearHessian:
     """Gradient and Hessian of linear networks with one output, in range coordinates."""
 
-    def __init__(self, regression: Regression, architecture: Architecture, flat: Float) -> None:
-        self._architecture = architecture
+    largest_product = 150.0
+
+    def __init__(
+        self, problem: Regression | Samples, architecture: Architecture, flat: Float
+    ) -> None:
+        self._architecture, regression = architecture, problem.regression()
         self._sigma, self._root = regression.sigma, regression.sigma_root
         self._layers = architecture.split(flat)
         self.networks = flat.shape[0]

@@ -7,9 +7,14 @@ coordinate system of the Hessian's range (see `linear`).
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike
 
 from flatmin.core.arrays import Float
+from flatmin.core.checks import check_count
+from flatmin.core.errors import SettingError
 
 
 class Hessian(Protocol):
@@ -17,6 +22,8 @@ class Hessian(Protocol):
 
     networks: int
     dimension: int
+    largest_product: float
+    """The logarithm of how large a product of the layers' norms may be without overflow."""
 
     def gradient(self) -> Float:
         """Flat gradients `[network, P]`."""
@@ -38,12 +45,18 @@ class Hessian(Protocol):
         """Coordinates of a good start vector, if one is known in closed form."""
         ...
 
+    def spectrum(self) -> tuple[Float, Float]:
+        """Eigenvalues, ascending, and eigenvectors of the reduction at a minimiser."""
+        ...
+
 
 class FlatHessian:
     """Base of the Hessians whose coordinates are the flat parameters."""
 
     networks: int
     dimension: int
+    # Of linear networks fourth powers of the product are formed, of others squares.
+    largest_product = 150.0
 
     def restrict(self, flat: Float) -> Float:
         """The identity."""
@@ -56,3 +69,34 @@ class FlatHessian:
     def guess(self) -> Float | None:
         """Nothing is known in closed form."""
         return None
+
+    def spectrum(self) -> tuple[Float, Float]:
+        """Of networks that are not linear no reduction is known."""
+        raise SettingError("the spectrum at a minimiser is for linear networks only")
+
+
+class HessianOperator:
+    """The Hessian of the risk at one network's weights, in flat parameters: products, no matrix."""
+
+    dtype = np.dtype(np.float64)
+
+    def __init__(self, hessian: Hessian, parameters: int) -> None:
+        check_count("networks", hessian.networks, 1)
+        self._hessian, self.shape = hessian, (parameters, parameters)
+
+    def __repr__(self) -> str:
+        return f"HessianOperator(shape={self.shape})"
+
+    def matvec(self, vector: ArrayLike) -> Float:
+        """H v, for a flat vector."""
+        flat = np.asarray(vector, dtype=float).reshape(1, self.shape[1])
+        found = self._hessian.product(self._hessian.restrict(flat))
+        return self._hessian.lift(found).reshape(np.shape(vector))
+
+    __matmul__ = matvec
+
+    def to_scipy(self) -> Any:
+        """For SciPy's solvers: a LinearOperator that is its own adjoint."""
+        from scipy.sparse.linalg import LinearOperator
+
+        return LinearOperator(self.shape, matvec=self.matvec, rmatvec=self.matvec, dtype=self.dtype)

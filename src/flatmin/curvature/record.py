@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
-from flatmin.core.plain import Plain
+from flatmin.core.shown import Shown
 from flatmin.theory.minimal_sharpness import CONVENTION
 
 
-@dataclass(frozen=True, eq=False)
-class Sharpness(Plain):
+class Sharpness(Shown):
     """Sharpness of one network (numbers) or of an ensemble (arrays, one entry per network).
 
     - value: the largest SIGNED eigenvalue found, as a Rayleigh quotient v'Hv with |v| = 1;
@@ -35,12 +34,12 @@ class Sharpness(Plain):
 
     def __getitem__(self, i: int) -> Sharpness:
         """The record of network i of an ensemble."""
-        vector = None if self.vector is None else np.atleast_2d(self.vector)[i]
-        value, residual, products, converged = (
-            np.atleast_1d(field)[i].item()
-            for field in (self.value, self.residual, self.products, self.converged)
+        names = ("value", "residual", "products", "converged")
+        return Sharpness(
+            **{name: np.atleast_1d(getattr(self, name))[i].item() for name in names},
+            method=self.method,
+            vector=None if self.vector is None else np.atleast_2d(self.vector)[i],
         )
-        return Sharpness(value, residual, products, self.method, converged, vector)
 
     def __repr__(self) -> str:
         if np.ndim(self.value):

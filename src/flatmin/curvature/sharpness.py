@@ -5,7 +5,7 @@ Which road is taken (all end in a Rayleigh quotient with its residual):
 - small linear networks with one output: compiled Lanczos over lanes (`lanes`);
 - large ones, and several outputs: the top vector of the d x d reduction, exact at minimisers; if
   its residual is not small enough, Lanczos from it (`lanczos`);
-- non-linear networks: Lanczos on the hand-written product (`nonlinear`).
+- networks with an activation or biases: Lanczos on the hand-written product (`nonlinear`).
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from flatmin.curvature.lanczos import lanczos
 from flatmin.curvature.linear import LinearHessian
 from flatmin.curvature.multivariate import MultivariateHessian
 from flatmin.curvature.nonlinear import NonlinearHessian
-from flatmin.curvature.operators import Hessian
+from flatmin.curvature.operators import Hessian, HessianOperator
 from flatmin.curvature.record import Sharpness
 from flatmin.data.regression import Regression
 from flatmin.data.samples import Samples
-from flatmin.network.architecture import Architecture
+from flatmin.network.architecture import Architecture, Family
 from flatmin.network.ensemble import Ensemble
 
 Weights = Ensemble | Sequence[ArrayLike]
@@ -40,6 +40,18 @@ TOLERANCE = 1e-10
 # A block of lanes should fit the second-level cache; beyond it one network at a time is faster.
 LANE_PARAMETERS = 8192
 _DENSE_PARAMETERS = 5000
+
+HESSIANS: dict[Family, Any] = {
+    Family.ONE_OUTPUT: LinearHessian,
+    Family.SEVERAL_OUTPUTS: MultivariateHessian,
+    Family.SAMPLES: NonlinearHessian,
+}
+
+
+def in_lanes(architecture: Architecture) -> bool:
+    """Whether the compiled solver serves it, which does not see a network's neighbours."""
+    few = architecture.parameters <= LANE_PARAMETERS
+    return few and architecture.family is Family.ONE_OUTPUT
 
 
 def sharpness(
@@ -55,12 +67,12 @@ def sharpness(
     """Largest eigenvalue of the Hessian of the mean squared error at given weights.
 
     `weights` is a list of matrices W_1..W_L, or an Ensemble; for a list, `p` is the output vector
-    (1 if the last layer has one row; none if the problem has several targets). Non-linear networks
-    need Samples, linear ones take either. `start` is a flat vector (or one per network) such as
-    the `vector` of an earlier record.
+    (1 if the last layer has one row; none if the problem has several targets). Networks with an
+    activation or biases need Samples, linear ones take either. `start` is a flat vector (or one per
+    network) such as the `vector` of an earlier record.
 
     >>> from flatmin.data.generators import gaussian_samples
-    >>> from flatmin.network.architecture import Architecture
+    >>> from flatmin.network.architecture import Architecture, Family
     >>> from flatmin.theory.minimisers import flattest_minimiser
     >>> data = gaussian_samples(seed=0).regression()
     >>> flattest = flattest_minimiser(data, Architecture.mlp(5, depth=10))
@@ -92,24 +104,32 @@ def minimiser_spectrum(
     """All eigenvalues, ascending, of the d x d reduction: at a minimiser, the Hessian's non-zero
     spectrum (for several targets m d of them). One row per network for an Ensemble."""
     ensemble, single = _as_ensemble(problem, weights, p)
-    if not ensemble.architecture.linear:
-        raise SettingError("the spectrum's reduction is for linear networks only")
-    values = hessian_at(problem, ensemble).spectrum()[0]  # type: ignore[attr-defined]
+    values = hessian_at(problem, ensemble).spectrum()[0]
     result: Float = values[0] if single else values
     return result
 
 
+def hessian(
+    problem: Regression | Samples, weights: Weights, p: ArrayLike | None = None
+) -> HessianOperator:
+    """The Hessian of the mean squared error at one network's weights, as an operator.
+
+    >>> from flatmin.data.generators import gaussian_samples
+    >>> data = gaussian_samples(n=50, d=2, seed=0).regression()
+    >>> operator = hessian(data, [np.eye(2), np.ones((1, 2))])
+    >>> operator.shape, operator.to_scipy().shape
+    ((6, 6), (6, 6))
+    """
+    ensemble, _ = _as_ensemble(problem, weights, p)
+    return HessianOperator(hessian_at(problem, ensemble), ensemble.architecture.parameters)
+
+
 def hessian_at(problem: Regression | Samples, ensemble: Ensemble) -> Hessian:
     """The Hessian (and gradient) of the risk at an ensemble's weights."""
-    architecture, flat = ensemble.architecture, ensemble.flat()
-    if not architecture.linear:
-        if not isinstance(problem, Samples):
-            raise SettingError("a non-linear network needs the samples, not only their summary")
-        return NonlinearHessian(problem, architecture, flat)
-    regression = problem.regression() if isinstance(problem, Samples) else problem
-    if architecture.output is None:
-        return MultivariateHessian(regression, architecture, flat)
-    return LinearHessian(regression, architecture, flat)
+    architecture = ensemble.architecture
+    architecture.check_fits(problem)
+    hessian: Hessian = HESSIANS[architecture.family](problem, architecture, ensemble.flat())
+    return hessian
 
 
 def _solve(
@@ -120,19 +140,16 @@ def _solve(
     max_products: int,
     start: Float | None,
 ) -> Sharpness:
-    architecture = ensemble.architecture
-    lanes = architecture.linear and architecture.output is not None
-    if method == "auto" and lanes and architecture.parameters <= LANE_PARAMETERS:
+    if method == "auto" and in_lanes(ensemble.architecture):
         from flatmin.curvature.compiled import ensemble_sharpness
 
-        regression = problem.regression() if isinstance(problem, Samples) else problem
-        return ensemble_sharpness(regression, ensemble, tolerance, max_products, start)
+        return ensemble_sharpness(problem.regression(), ensemble, tolerance, max_products, start)
     hessian = hessian_at(problem, ensemble)
     if method == "dense":
         return _dense(hessian, ensemble, tolerance)
-    if method == "spectrum" and not architecture.linear:
-        raise SettingError("method 'spectrum' is for linear networks at a minimiser")
     guess = hessian.guess() if start is None else hessian.restrict(start)
+    if guess is None and method == "spectrum":
+        hessian.spectrum()
     if guess is not None and method != "lanczos" and start is None:
         record = _rayleigh(hessian, guess, tolerance)
         if method == "spectrum" or np.all(record.converged):
@@ -142,7 +159,12 @@ def _solve(
     assert guess is not None
     value, residual, products, vector = lanczos(hessian, guess, tolerance, max_products)
     return Sharpness(
-        value, residual, products, "lanczos", residual <= tolerance * value, hessian.lift(vector)
+        value=value,
+        residual=residual,
+        products=products,
+        method="lanczos",
+        converged=residual <= tolerance * value,
+        vector=hessian.lift(vector),
     )
 
 
@@ -155,7 +177,14 @@ def _rayleigh(hessian: Hessian, guess: Float, tolerance: float) -> Sharpness:
     residual = np.linalg.norm(image - value[:, None] * vector, axis=1)
     ones = np.ones(hessian.networks, dtype=np.int64)
     converged = residual <= tolerance * value
-    return Sharpness(value, residual, ones, "spectrum", converged, hessian.lift(vector))
+    return Sharpness(
+        value=value,
+        residual=residual,
+        products=ones,
+        method="spectrum",
+        converged=converged,
+        vector=hessian.lift(vector),
+    )
 
 
 def _dense(hessian: Hessian, ensemble: Ensemble, tolerance: float) -> Sharpness:
@@ -177,7 +206,14 @@ def _dense(hessian: Hessian, ensemble: Ensemble, tolerance: float) -> Sharpness:
     # Rounding of a full eigendecomposition is relative to the largest |eigenvalue|.
     scale = np.abs(values).max(axis=1)
     converged = residual <= np.maximum(tolerance * values[:, -1], 1e-15 * n * scale)
-    return Sharpness(values[:, -1], residual, products, "dense", converged, vector)
+    return Sharpness(
+        value=values[:, -1],
+        residual=residual,
+        products=products,
+        method="dense",
+        converged=converged,
+        vector=vector,
+    )
 
 
 def _mix(hessian: Hessian, guess: Float | None) -> Float:
@@ -195,11 +231,8 @@ def _mix(hessian: Hessian, guess: Float | None) -> Float:
 
 
 def _within_range(ensemble: Ensemble) -> Yes:
-    """Networks whose weights are finite and whose products of layers cannot overflow.
-
-    Of linear networks fourth powers of the product are formed, of others squares.
-    """
-    largest = 150.0 if ensemble.architecture.linear else 300.0
+    """Networks whose weights are finite and whose products of layers cannot overflow."""
+    largest = HESSIANS[ensemble.architecture.family].largest_product
     with np.errstate(over="ignore", invalid="ignore"):
         norms = [np.sqrt(np.sum(w * w, axis=(1, 2))) for w in ensemble.layers()]
         size = sum(np.log(np.maximum(norm, 1.0)) for norm in norms)
@@ -219,13 +252,7 @@ def _as_ensemble(
             raise SettingError("weights must hold at least one matrix")
         architecture = _architecture_of(matrices, p, problem.targets)
         ensemble, single = Ensemble.from_matrices(architecture, [matrices]), True
-    if ensemble.architecture.inputs != problem.d:
-        raise SettingError(
-            f"W_1 must have {problem.d} columns as the data do, got {ensemble.architecture.inputs}"
-        )
-    outputs = 1 if ensemble.architecture.output else ensemble.architecture.widths[-1]
-    if outputs != problem.targets:
-        raise SettingError(f"the data have {problem.targets} targets, the network {outputs}")
+    ensemble.architecture.check_fits(problem)
     return ensemble, single
 
 

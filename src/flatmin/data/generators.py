@@ -86,10 +86,8 @@ def spectrum_samples(
     else:
         if d is None or condition_number is None:
             raise SettingError("give either eigenvalues or both d and condition_number")
-        d, condition_number = (
-            check_count("d", d),
-            check_positive("condition_number", condition_number),
-        )
+        d = check_count("d", d)
+        condition_number = check_positive("condition_number", condition_number)
         if not 1 <= condition_number <= 1e30:
             raise SettingError(f"condition_number must be from 1 to 1e30, got {condition_number}")
         if d == 1 and condition_number != 1:

@@ -24,7 +24,8 @@ One-hot and the means of columns with missing values take a first pass of their 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -75,9 +76,9 @@ class Preparation:
         """Whether features are centred."""
         return self.intercept or self.standardise
 
-    def reading(self) -> Reading:
-        """What of it concerns the reading of a source."""
-        return Reading(self.drop, self.one_hot, self.missing is not None)
+    def reading(self, target: Any, features: Names | None) -> Reading:
+        """How a source is read for it; of arrays, the target may be y itself."""
+        return Reading(target, features, self.drop, self.one_hot, self.missing is not None)
 
 
 NOTHING = Preparation()
@@ -88,12 +89,12 @@ class Prepared:
 
     def __init__(self, table: Table, preparation: Preparation) -> None:
         self.source, self.targets = table.source, table.choice.targets
-        self._table, self._missing = table, preparation.missing
+        self.preparation, self._table, self._missing = preparation, table, preparation.missing
         self._rows = self._dropped = 0
         self._filled = np.zeros(len(table.choice.features), dtype=int)
         self._means: Float | None = None
         self._codes: dict[str, npt.NDArray[np.intp]] = {}  # of each category, in order
-        if table.labels or self._missing == "mean":
+        if table.choice.labels or self._missing == "mean":
             self._first_pass()
         self.features = tuple(name for names in self._expanded() for name in names)
         if len({*self.features, *self.targets}) < len(self.features) + len(self.targets):
@@ -102,7 +103,7 @@ class Prepared:
     def _expanded(self) -> list[list[str]]:
         """For each chosen feature the columns it becomes."""
         return [
-            [f"{name}={self._table.labels[name].text(code)}" for code in self._codes[name]]
+            [f"{name}={self._table.choice.labels[name].text(code)}" for code in self._codes[name]]
             if name in self._codes
             else [name]
             for name in self._table.choice.features
@@ -117,7 +118,7 @@ class Prepared:
     def _first_pass(self) -> None:
         """The categories in the rows that stay, and the mean of each column that will be there
         (of a column of 0 and 1: a share)."""
-        features, labels = self._table.choice.features, self._table.labels
+        features, labels = self._table.choice.features, self._table.choice.labels
         sums, counts = np.zeros(len(features)), np.zeros(len(features), dtype=int)
         seen = {name: np.zeros(MAX_CATEGORIES) for name in labels}
         rows = stay = 0
@@ -187,24 +188,20 @@ class Prepared:
         """What was done, after a pass."""
         choice, said = self._table.choice, []
         if choice.selected < choice.available:
-            said.append(
-                f"selected {_count(choice.selected, 'feature')} of {choice.available} columns"
-            )
+            features = _count(choice.selected, "feature")
+            said.append(f"selected {features} of {choice.available} columns")
         if choice.dropped:
             said.append(f"dropped the {_columns(choice.dropped)}")
         for name, columns in zip(choice.features, self._expanded(), strict=True):
-            if name in self._table.labels:
+            if name in self._table.choice.labels:
                 said.append(f"one-hot: {name} -> {_some(columns)}")
         if self._missing is not None:
             which = "with missing values" if self._missing == "drop" else "whose target is missing"
             if self._dropped:
                 said.append(f"dropped {self._dropped} of {self._rows} rows {which}")
             if self._filled.any():
-                each = [
-                    f"{name} ({count})"
-                    for name, count in zip(choice.features, self._filled, strict=True)
-                    if count
-                ]
+                counts = zip(choice.features, self._filled, strict=True)
+                each = [f"{name} ({count})" for name, count in counts if count]
                 total = _count(int(self._filled.sum()), "missing value")
                 said.append(f"filled {total} with the mean of the column: {_some(each)}")
             if not self._dropped and not self._filled.any():
@@ -222,34 +219,29 @@ class Scaled:
     sentences: tuple[str, ...]
 
 
-def scale_rows(ready: Prepared, preparation: Preparation, rows: Float, tally: Tally) -> Scaled:
+def scale_rows(ready: Prepared, rows: Float, tally: Tally) -> Scaled:
     """Centre and scale the rows [X Y] themselves."""
-    if not preparation.centres:
+    if not ready.preparation.centres:
         return unscaled(ready, rows, tally)
-    kept, centred = _plan(ready, preparation, tally)
+    kept, centred = _plan(ready, tally)
     content = rows - tally.means  # a mean of large numbers is off by rounding; the rest goes here
     content -= content.mean(axis=0)
     deviations = np.sqrt(np.einsum("ij,ij->j", content, content) / len(rows))
     content[:, ~centred] = rows[:, ~centred]
     content = content[:, kept]
-    return _scaled(ready, preparation, tally, content, kept, centred, deviations)
+    return _scaled(ready, tally, content, kept, centred, deviations)
 
 
-def scale_factor(
-    ready: Prepared,
-    preparation: Preparation,
-    factor: Float,
-    shift: Float,
-    tally: Tally,
-) -> Scaled:
+def scale_factor(ready: Prepared, factor: Float, shift: Float, tally: Tally) -> Scaled:
     """The factor of the centred and scaled columns, from that of [1 Z - 1c']; see the module."""
-    kept, centred = _plan(ready, preparation, tally)
+    if not ready.preparation.centres:
+        return unscaled(ready, factor, tally)
+    kept, centred = _plan(ready, tally)
     mean_row, triangle = factor[0, 1:] + factor[0, 0] * shift, factor[1:, 1:]
     deviations = np.linalg.norm(triangle, axis=0) / np.sqrt(tally.n)
     content = np.concatenate([triangle, np.where(centred, 0.0, mean_row)[None, :]])[:, kept]
-    scaled = _scaled(ready, preparation, tally, content, kept, centred, deviations)
-    triangular = np.asarray(np.linalg.qr(scaled.content, mode="r"))
-    return Scaled(triangular, scaled.features, scaled.summary, scaled.sentences)
+    scaled = _scaled(ready, tally, content, kept, centred, deviations)
+    return replace(scaled, content=np.asarray(np.linalg.qr(scaled.content, mode="r")))
 
 
 def unscaled(ready: Prepared, content: Float, tally: Tally) -> Scaled:
@@ -258,34 +250,28 @@ def unscaled(ready: Prepared, content: Float, tally: Tally) -> Scaled:
     return Scaled(content, ready.features, summary, tuple(ready.sentences()))
 
 
-def _plan(ready: Prepared, preparation: Preparation, tally: Tally) -> tuple[Yes, Yes]:
+def _plan(ready: Prepared, tally: Tally) -> tuple[Yes, Yes]:
     """Which columns stay (a constant feature is zero once centred), and which are centred."""
     d = len(ready.features)
     kept = ~tally.constant
     if not kept[:d].any():
         raise DataError(f"{ready.source}: every feature is constant; centred, nothing is left")
-    if preparation.intercept and not kept[d:].any():
+    if ready.preparation.intercept and not kept[d:].any():
         raise DataError(
             f"{ready.source}: the target {', '.join(map(repr, ready.targets[:4]))} is constant; "
             "centred, nothing is left"
         )
     kept[d:] = True
     centred = np.full(len(kept), True)
-    centred[d:] = preparation.intercept
+    centred[d:] = ready.preparation.intercept
     return kept, centred
 
 
 def _scaled(
-    ready: Prepared,
-    preparation: Preparation,
-    tally: Tally,
-    content: Float,
-    kept: Yes,
-    centred: Yes,
-    deviations: Float,
+    ready: Prepared, tally: Tally, content: Float, kept: Yes, centred: Yes, deviations: Float
 ) -> Scaled:
     """Scale the columns that stay, and say what was done."""
-    d = len(ready.features)
+    preparation, d = ready.preparation, len(ready.features)
     features = tuple(name for name, stays in zip(ready.features, kept, strict=False) if stays)
     left_out = tuple(name for name in ready.features if name not in set(features))
     sizes = np.where(centred, deviations, np.hypot(deviations, tally.means))[kept]
@@ -307,13 +293,10 @@ def _scaled(
             said.append(f"centred {target}: {solves}")
     else:
         said.append(f"centred {count} and {target}: {solves}")
-    summary = ColumnSummary(
-        tuple(np.where(centred, 0.0, tally.means)[kept].tolist()),
-        tuple(sizes.tolist()),
-        identifiers=tuple(
-            name for name in tally.summary(ready.features).identifiers if name not in left_out
-        ),
-    )
+    means = tuple(np.where(centred, 0.0, tally.means)[kept].tolist())
+    numbering = tally.summary(ready.features).identifiers
+    identifiers = tuple(name for name in numbering if name not in left_out)
+    summary = ColumnSummary(means, tuple(sizes.tolist()), identifiers=identifiers)
     return Scaled(content, features, summary, tuple(said))
 
 

@@ -22,38 +22,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, fields
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from flatmin.core.arrays import Float
 from flatmin.core.errors import DataError, NothingToLearn, SettingError
+from flatmin.core.pages import Listing, Page, Remarks, number
+from flatmin.core.shown import Shown
 from flatmin.data.columns import ColumnSummary, Tally
-from flatmin.data.preparation import (
-    NOTHING,
-    Preparation,
-    Prepared,
-    Scaled,
-    scale_factor,
-    unscaled,
-)
+from flatmin.data.preparation import NOTHING, Preparation, Prepared, Scaled, scale_factor
 from flatmin.data.tables import Source, table_of
 from flatmin.data.tables.arrays import array_table, column_names, join, numbers
-from flatmin.data.tables.frame import frame_table
 from flatmin.data.tables.table import LARGEST, ROWS, Choice, Names, Table
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 EPS = float(np.finfo(np.float64).eps)
 
 
-@dataclass(frozen=True, eq=False)
-class Regression:
+class Regression(Shown):
     """A least-squares problem, reduced to Sigma, w* and R_min.
 
     `w_star` has shape (d,) for one target and (d, m) for several; `eigenvalues` are ascending,
@@ -86,6 +76,38 @@ class Regression:
         sizes = f"n={self.n}, d={self.d}, rank={self.rank}, targets={self.targets}"
         return f"Regression({sizes}, risk_min={self.risk_min:.4g})"
 
+    def contents(self) -> dict[str, Any]:
+        """Its size, and the numbers that the theory needs of it."""
+        return {
+            "n": self.n,
+            "d": self.d,
+            "targets": self.targets,
+            "rank": self.rank,
+            "w_star_norm": self.w_star_norm,
+            "a": self.a if self.targets == 1 else None,
+            "smallest_eigenvalue": self.smallest_eigenvalue,
+            "largest_eigenvalue": self.largest_eigenvalue,
+            "condition_number": self.condition_number,
+            "risk_min": self.risk_min,
+            "preparation": self.preparation,
+        }
+
+    def rows(self) -> list[tuple[str, str]]:
+        """The table of `page`."""
+        eigenvalues = f"{number(self.smallest_eigenvalue)} to {number(self.largest_eigenvalue)}"
+        return [
+            ("Data", f"{self.n} rows, {self.d} features, rank {self.rank}"),
+            ("Eigenvalues of Sigma", f"{eigenvalues}, ratio {number(self.condition_number)}"),
+            ("|w*|, norm of the best regressor", number(self.w_star_norm)),
+            ("Smallest risk R_min", number(self.risk_min)),
+        ]
+
+    def page(self) -> Page:
+        """The numbers, and what a reader of them should know."""
+        names = ", ".join(self.target_names)
+        heads = (f"Regression of {names}", "")
+        return [Listing(heads, self.rows()), Remarks("", [*self.preparation, *self.notes()])]
+
     @classmethod
     def from_arrays(
         cls,
@@ -96,7 +118,7 @@ class Regression:
         preparation: Preparation = NOTHING,
     ) -> Regression:
         """The regression of y (n,) or (n, m) on X (n, d); `features` and `target` name columns."""
-        return _reduce(array_table(X, y, features, target, preparation.reading()), preparation)
+        return _reduce(array_table(X, y, preparation.reading(target or (), features)), preparation)
 
     @classmethod
     def from_blocks(
@@ -119,19 +141,12 @@ class Regression:
         if first is None:
             raise DataError("a regression needs at least two rows, got 0")
         labels = column_names(first, features, target)
-        joined = join(chain([first], pairs), labels, "the arrays")
+        joined = join(chain([first], pairs), labels, Choice(*labels))
         return _reduce(Table("the arrays", Choice(*labels), lambda: joined), NOTHING)
 
-    @classmethod
-    def from_frame(
-        cls,
-        frame: pd.DataFrame,
-        target: Names,
-        features: Names | None = None,
-        preparation: Preparation = NOTHING,
-    ) -> Regression:
-        """The regression of the column(s) `target` of a pandas frame on `features` (the others)."""
-        return _reduce(frame_table(frame, target, features, preparation.reading()), preparation)
+    def regression(self) -> Regression:
+        """Itself: what `Samples` reduce to."""
+        return self
 
     @property
     def targets(self) -> int:
@@ -278,7 +293,7 @@ def read_regression(
     >>> read_regression([[1, 0], [0, 2]], [1, 4])
     Regression(n=2, d=2, rank=2, targets=1, risk_min=0)
     """
-    return _reduce(table_of(source, target, features, preparation.reading()), preparation)
+    return _reduce(table_of(source, preparation.reading(target, features)), preparation)
 
 
 def _frozen(array: Float) -> Float:
@@ -319,9 +334,7 @@ def _reduce(table: Table, preparation: Preparation) -> Regression:
             block = np.column_stack((np.ones(len(block)), block - shift))
         factor = np.asarray(np.linalg.qr(np.concatenate([factor, block]), mode="r"))
     ready.check_rows(tally.n, 2)
-    if preparation.centres:
-        return _solve(ready, tally.n, scale_factor(ready, preparation, factor, shift, tally))
-    return _solve(ready, tally.n, unscaled(ready, factor, tally))
+    return _solve(ready, tally.n, scale_factor(ready, factor, shift, tally))
 
 
 def _solve(table: Prepared, n: int, scaled: Scaled) -> Regression:

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from textwrap import shorten
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from flatmin.core.arrays import Float
 from flatmin.core.errors import SettingError
+from flatmin.core.pages import Listing, Page, Remarks
+from flatmin.core.shown import Shown
 from flatmin.data.columns import ColumnSummary, Tally
 from flatmin.data.preparation import NOTHING, Preparation, Prepared, scale_rows
 from flatmin.data.regression import Regression
 from flatmin.data.tables import Source, table_of
 from flatmin.data.tables.arrays import array_table, numbers
-from flatmin.data.tables.frame import frame_table
 from flatmin.data.tables.table import ROWS, Names, Table
 
-if TYPE_CHECKING:
-    import pandas as pd
 
-
-@dataclass(frozen=True, eq=False)
-class Samples:
+class Samples(Shown):
     """The rows themselves: X (n, d) and y (n,), or (n, m) for several targets.
 
     >>> Samples.from_arrays([[1, 2], [3, 4], [5, 7]], [1, 2, 3]).regression().rank
@@ -46,6 +44,20 @@ class Samples:
     def __repr__(self) -> str:
         return f"Samples(n={self.n}, d={self.d}, targets={self.targets})"
 
+    def contents(self) -> dict[str, Any]:
+        """Its size and names, without the rows."""
+        names = ("n", "d", "targets", "feature_names", "target_names", "preparation")
+        return {name: getattr(self, name) for name in names}
+
+    def page(self) -> Page:
+        """Its size and names."""
+        rows = [
+            ("Rows", str(self.n)),
+            (f"{self.d} features", shorten(", ".join(self.feature_names), 60)),
+            ("Target", shorten(", ".join(self.target_names), 60)),
+        ]
+        return [Listing(("Samples", ""), rows), Remarks("", self.preparation)]
+
     @classmethod
     def from_arrays(
         cls,
@@ -56,18 +68,7 @@ class Samples:
         preparation: Preparation = NOTHING,
     ) -> Samples:
         """A copy of the rows, checked; `features` and `target` name the columns."""
-        return _collect(array_table(X, y, features, target, preparation.reading()), preparation)
-
-    @classmethod
-    def from_frame(
-        cls,
-        frame: pd.DataFrame,
-        target: Names,
-        features: Names | None = None,
-        preparation: Preparation = NOTHING,
-    ) -> Samples:
-        """The rows of a pandas frame."""
-        return _collect(frame_table(frame, target, features, preparation.reading()), preparation)
+        return _collect(array_table(X, y, preparation.reading(target or (), features)), preparation)
 
     @property
     def n(self) -> int:
@@ -96,10 +97,9 @@ class Samples:
     def risk(self, w: npt.ArrayLike) -> float:
         """R(w) = |y - Xw|^2 / n on these rows."""
         weights = numbers("w", w)
-        if weights.shape != (self.d, *self.y.shape[1:]):
-            raise SettingError(
-                f"w has shape {weights.shape}; expected {(self.d, *self.y.shape[1:])}"
-            )
+        expected = (self.d, *self.y.shape[1:])
+        if weights.shape != expected:
+            raise SettingError(f"w has shape {weights.shape}; expected {expected}")
         return float(np.sum(np.square(self.y - self.X @ weights)) / self.n)
 
 
@@ -110,27 +110,26 @@ def read_samples(
     preparation: Preparation = NOTHING,
 ) -> Samples:
     """The rows, for what needs them all; the arguments are those of `read_regression`."""
-    return _collect(table_of(source, target, features, preparation.reading()), preparation)
+    return _collect(table_of(source, preparation.reading(target, features)), preparation)
 
 
 def _collect(table: Table, preparation: Preparation) -> Samples:
     """All rows of a table."""
     ready = Prepared(table, preparation)
-    rows = np.concatenate(
-        [np.empty((0, len(ready.features) + len(ready.targets))), *ready.blocks()]
-    )
+    none = np.empty((0, len(ready.features) + len(ready.targets)))
+    rows = np.concatenate([none, *ready.blocks()])
     ready.check_rows(len(rows), 1)
     tally = Tally()
     for start in range(0, len(rows), ROWS):
         tally.add(rows[start : start + ROWS])
-    scaled = scale_rows(ready, preparation, rows, tally)
+    scaled = scale_rows(ready, rows, tally)
     d, m = len(scaled.features), len(ready.targets)
     y = scaled.content[:, d].copy() if m == 1 else scaled.content[:, d:].copy()
     return Samples(
-        scaled.content[:, :d].copy(),
-        y,
-        scaled.features,
-        ready.targets,
-        scaled.sentences,
-        scaled.summary,
+        X=scaled.content[:, :d].copy(),
+        y=y,
+        feature_names=scaled.features,
+        target_names=ready.targets,
+        preparation=scaled.sentences,
+        columns=scaled.summary,
     )

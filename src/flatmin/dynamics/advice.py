@@ -24,14 +24,16 @@ get the same advice on every machine.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from flatmin.core.arrays import Float, Whole
 from flatmin.core.checks import check_positive
+from flatmin.core.pages import Listing, Page, Remarks, number
+from flatmin.core.progress import Advance, Progress, advancing
+from flatmin.core.shown import Shown
 from flatmin.core.statistics import share_interval
 from flatmin.data.regression import Regression
 from flatmin.data.samples import Samples
@@ -45,8 +47,6 @@ from flatmin.network.ensemble import Ensemble
 from flatmin.network.initialisation import DEFAULT_INIT, DEFAULT_SCALE, initialise
 from flatmin.theory.prediction import predict
 
-Progress = Callable[[int], None]
-
 # About a second on two cores.
 WORK = 2.5e10
 SEARCHED = 8
@@ -57,8 +57,7 @@ _LONGEST = 10**7
 _LOWEST = 80  # halvings of the rate before giving up
 
 
-@dataclass(frozen=True, kw_only=True)
-class Advice:
+class Advice(Shown, eq=True):
     """A rate with what was run to test it; `learning_rate` is None if none can be advised.
 
     `learned_share` of `runs` networks learned within `steps`, and with 95 % confidence at least
@@ -67,20 +66,32 @@ class Advice:
     sentence to show.
     """
 
-    learning_rate: float | None
+    learning_rate: float | None = None
     init: str
     scale: float
     width: int
-    steps: int | None
-    learned_share: float | None
-    learned_share_low: float | None
-    runs: int
-    seeds: tuple[int, int] | None
+    steps: int | None = None
+    learned_share: float | None = None
+    learned_share_low: float | None = None
+    runs: int = 0
+    seeds: tuple[int, int] | None = None
     reason: str
 
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self) | {"seeds": None if self.seeds is None else list(self.seeds)}
+    def rows(self) -> list[tuple[str, str]]:
+        """The table of `page`; empty without a rate."""
+        if self.learning_rate is None:
+            return []
+        learned = round((self.learned_share or 0.0) * self.runs)
+        return [
+            ("Tested learning rate", number(self.learning_rate)),
+            ("  initialisation", f"{self.init}, scale {self.scale:g}"),
+            ("  learned", f"{learned} of {self.runs} runs in {self.steps} steps"),
+        ]
+
+    def page(self) -> Page:
+        """The rate with its test, and the sentence."""
+        table: Page = [Listing(("Advice", ""), self.rows())] if self.rows() else []
+        return [*table, Remarks(self.reason)]
 
 
 def advise(
@@ -92,11 +103,12 @@ def advise(
     learned_at: float = LEARNED_AT,
     seed: int = 0,
     work: float = WORK,
-    progress: Progress | None = None,
+    progress: Progress = None,
+    label: str = "testing rates",
 ) -> Advice:
     """A tested learning rate for networks of this architecture from this initialisation.
 
-    `work` bounds the flops of search and test; `progress` is called with those just spent.
+    `work` bounds the flops of search and test; `progress` is told of those just spent.
 
     >>> from flatmin.data.generators import gaussian_samples
     >>> data = gaussian_samples(seed=0).regression()
@@ -104,9 +116,14 @@ def advise(
     >>> found.learned_share >= 0.99, found.learning_rate < predict(data, 3).critical_rate
     (True, True)
     """
-    lab = _Laboratory(
-        problem, architecture, init, scale, learned_at, seed, check_positive("work", work), progress
-    )
+    work = check_positive("work", work)
+    with advancing(progress, label, int(work)) as advance:
+        return _advice(
+            _Laboratory(problem, architecture, init, scale, learned_at, seed, work, advance)
+        )
+
+
+def _advice(lab: _Laboratory) -> Advice:
     if lab.affordable(SEARCHED) < 4 * _FIRST_STAGE:
         return lab.advice(
             f"No rate was looked for: {lab.flops:.1g} flops a step are too many to try rates with "
@@ -129,7 +146,7 @@ class _Laboratory:
     learned_at: float
     seed: int
     left: float
-    progress: Progress | None
+    progress: Advance | None
     drawn: int = 0
 
     def __post_init__(self) -> None:
@@ -182,17 +199,13 @@ class _Laboratory:
 
     def advice(self, reason: str, **tested: Any) -> Advice:
         """The record, without a rate unless one was tested."""
-        widths = self.architecture.widths
-        blank: dict[str, Any] = {
-            "learning_rate": None, "steps": None, "learned_share": None,
-            "learned_share_low": None, "runs": 0, "seeds": None,
-        }  # fmt: skip
-        known = {
-            "init": self.init,
-            "scale": float(self.scale),
-            "width": max(widths[:-1], default=0),
-        }
-        return Advice(reason=reason, **(blank | known | tested))
+        return Advice(
+            init=self.init,
+            scale=float(self.scale),
+            width=max(self.architecture.widths[:-1], default=0),
+            reason=reason,
+            **tested,
+        )
 
 
 @dataclass

@@ -6,187 +6,191 @@ advances one block at a time.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flatmin.core.arrays import Float, Yes
+from flatmin.core.arrays import Float, Whole, Yes
 from flatmin.core.checks import check_positive
-from flatmin.core.errors import SettingError
 from flatmin.curvature import sharpness
+from flatmin.curvature.multivariate import stand_in
 from flatmin.data.regression import Regression
 from flatmin.data.samples import Samples
-from flatmin.dynamics.momentum import Momentum
-from flatmin.lanes.sharpness import BASIS, layout, start_vector
-from flatmin.network.architecture import Architecture
+from flatmin.dynamics.measures import below_saddles, error_of_map, task
+from flatmin.dynamics.recording import Recording
+from flatmin.dynamics.rule import Rule
+from flatmin.lanes.layout import Runs, Stop, linear, sampled
+from flatmin.lanes.sharpness import BASIS, start_vector
+from flatmin.network.architecture import Architecture, Family
 from flatmin.network.ensemble import Ensemble
 
 CHECK_EVERY = 16
 # Beyond this excess risk a run has diverged: no product in a step overflows before it is seen.
 _LIMITS = {"float64": 1e60, "float32": 1e25}
 _RELATIVE_MOVE = 1e-11
-# The square of a gradient norm that is no condition.
-_ANY_GRADIENT = float("inf")
 # Where no rule from the data is known, this gradient norm counts as converged.
 _DEFAULT_GRADIENT = 1e-12
 
 
-class Backend(Protocol):
-    """One kernel with its shared data."""
+class Packed:
+    """Networks in lanes: weights and what is beside them, per-lane numbers, start vectors.
 
-    kind: np.dtype[Any]
-    step_flops: float
-    range_dimension: int
+    `weights` is `[block, number, lane]`; `rate`, `left`, `excess`, `gradient` and `distance` are
+    `[block, lane]`. `extremes` `[block, 6, lane]` are those of a stride that was begun, as
+    `descend_block` has them; `vectors` `[block, dimension, lane]`, of dimension 0 if not asked for.
+    """
 
-    def advance(self, packed: Any, block: int, begin: int, steps: int) -> None:
-        """Take `steps` steps with one block, after `begin` steps so far."""
-        ...
-
-    def trace(
+    def __init__(
         self,
-        packed: Any,
-        block: int,
-        begin: int,
-        every: int,
-        records: int,
-        number: int,
-        recording: Any,
-    ) -> Float:
-        """Take `records` times `every` steps; `[record, quantity, lane]` as `trace_block` has."""
-        ...
+        members: Whole,
+        weights: NDArray[Any],
+        numbers: NDArray[Any],
+        extremes: NDArray[Any],
+        vectors: Float,
+    ) -> None:
+        self.members, self.weights, self.numbers = members, weights, numbers
+        self.extremes, self.vectors = extremes, vectors
+        self.rate, self.left, self.excess, self.gradient, self.distance = numbers
+        self.runs = Runs(
+            self.rate, self.left, self.excess, self.gradient, self.distance, extremes
+        )  # fmt: skip
 
 
-def choose(
-    problem: Regression | Samples,
-    architecture: Architecture,
-    tolerance: float | None,
-    kind: np.dtype[Any],
-    goal: float | None = None,
-    momentum: Momentum | None = None,
-) -> Backend:
-    """The backend for a problem and an architecture that fit each other.
-
-    With a `goal`, runs end as soon as their excess risk is below it, whatever the gradient. With
-    `momentum`, velocities follow the weights of a block.
-    """
-    architecture.check_fits(problem.d, problem.targets)
-    if tolerance is not None:
-        tolerance = check_positive("tolerance", tolerance)
-    if architecture.linear and architecture.output is not None:
-        regression = problem.regression() if isinstance(problem, Samples) else problem
-        return LinearBackend(regression, architecture, tolerance, kind, goal, momentum)
-    if momentum is not None:
-        what = "several outputs" if architecture.linear else architecture.activation_name
-        raise SettingError(f"momentum is for linear networks with one output, got {what}")
-    if not architecture.linear and not isinstance(problem, Samples):
-        raise SettingError("a non-linear network needs the samples, not only their summary")
-    return SamplesBackend(problem, architecture, tolerance, kind, goal)
-
-
-def step_flops(problem: Regression | Samples, architecture: Architecture) -> float:
-    """The flops of one step of one network: what `choose`'s backend counts."""
-    if architecture.linear and architecture.output is not None:
-        return 6.0 * architecture.parameters + 2.0 * architecture.inputs**2
-    rows = problem.n if not architecture.linear else problem.d
-    # Activations cost as much again and more.
-    return (6.0 if architecture.linear else 18.0) * architecture.parameters * rows
-
-
-class SamplesBackend:
-    """Non-linear networks, and linear ones with several outputs (`lanes.samples_descent`).
-
-    The latter need only Sigma and P*: d rows of sqrt(d) Sigma^{1/2} stand in for the samples.
-    """
+class Backend:
+    """One kernel with its shared data."""
 
     def __init__(
         self,
         problem: Regression | Samples,
         architecture: Architecture,
+        rule: Rule,
         tolerance: float | None,
         kind: np.dtype[Any],
         goal: float | None,
     ) -> None:
-        from flatmin.lanes.samples_descent import ACTIVATION_CODES
-
-        self.kind, self._architecture, self._problem = kind, architecture, problem
-        regression = problem.regression() if isinstance(problem, Samples) else problem
-        self._w_star = np.atleast_2d(regression.w_star.T)
-        if architecture.linear:
-            X = np.sqrt(regression.d) * regression.sigma_root
-            y, floor, p = X @ self._w_star.T, 0.0, np.empty(0)
-        else:
-            assert isinstance(problem, Samples)
-            X, y, floor, p = problem.X, problem.y[:, None], regression.risk_min, architecture.p
-        self.step_flops = step_flops(problem, architecture)
-        self.range_dimension = architecture.parameters
-        self._shared = (
-            np.array([architecture.inputs, *architecture.widths], dtype=np.int64),
-            p.astype(kind),
-            _read_only(X, kind),
-            _read_only(y.T, kind),
-            ACTIVATION_CODES[architecture.activation_name],
-            floor,
-        )
-        # With several outputs other saddles lie between w = 0 and a minimiser.
-        share = 0.5 if architecture.output is not None else 1e-6
-        settled = share * regression.excess_at_zero
-        square = (_DEFAULT_GRADIENT if tolerance is None else tolerance) ** 2
+        self.kind, self._problem, self._architecture = kind, problem, architecture
+        self.step_flops = rule.cost * self.flops(problem, architecture)
+        self.range_dimension = self._dimension()
+        probe = start_vector(self.range_dimension)
+        self._probe = probe / np.linalg.norm(probe)
+        self._widths = (architecture.inputs, *architecture.widths)
+        squares, settled = self._small(tolerance), below_saddles(problem.regression(), architecture)
         if goal is not None:
-            settled, square = goal, _ANY_GRADIENT
-        self._stop = (CHECK_EVERY, square, settled, _LIMITS[kind.name])
+            squares, settled = (np.inf, squares[1]), goal
+        self._stop = Stop(CHECK_EVERY, *squares, settled, _LIMITS[kind.name])
+        self._rule = rule.kernel
 
-    def advance(self, packed: Any, block: int, begin: int, steps: int) -> None:
+    @staticmethod
+    def flops(problem: Regression | Samples, architecture: Architecture) -> float:
+        """The flops of one step of gradient descent of one network."""
+        raise NotImplementedError
+
+    def _dimension(self) -> int:
+        """Of the coordinates in which the sharpness is found."""
+        return self._architecture.parameters
+
+    def _small(self, tolerance: float | None) -> tuple[float, float]:
+        """What squared gradient norms count as small."""
+        raise NotImplementedError
+
+    def advance(self, packed: Packed, block: int, begin: int, steps: int) -> None:
+        """Take `steps` steps with one block, after `begin` steps so far."""
+        raise NotImplementedError
+
+    def trace(
+        self, packed: Packed, block: int, begin: int, every: int, records: int, number: int,
+        recording: Recording,
+    ) -> Float:  # fmt: skip
+        """Take `records` times `every` steps; `[record, quantity, lane]` as `trace_block` has."""
+        raise NotImplementedError
+
+
+def choose(
+    problem: Regression | Samples,
+    architecture: Architecture,
+    rule: Rule,
+    tolerance: float | None,
+    kind: np.dtype[Any],
+    goal: float | None = None,
+) -> Backend:
+    """The backend for a problem and an architecture that fit each other.
+
+    With a `goal`, runs end as soon as their excess risk is below it, whatever the gradient.
+    """
+    architecture.check_fits(problem)
+    if tolerance is not None:
+        tolerance = check_positive("tolerance", tolerance)
+    backend: Backend = BACKENDS[architecture.family](
+        problem, architecture, rule, tolerance, kind, goal
+    )
+    return backend
+
+
+def step_flops(problem: Regression | Samples, architecture: Architecture) -> float:
+    """The flops of one step of gradient descent of one network."""
+    flops: float = BACKENDS[architecture.family].flops(problem, architecture)
+    return flops
+
+
+class SamplesBackend(Backend):
+    """Networks on rows (`lanes.samples_descent`), d of them for linear ones: see `stand_in`."""
+
+    def __init__(self, problem: Any, architecture: Architecture, *how: Any) -> None:
+        from flatmin.lanes.activations import code_of
+
+        super().__init__(problem, architecture, *how)
+        data = problem.regression()
+        rows, floor = (stand_in(data), 0.0) if architecture.linear else (problem, data.risk_min)
+        self._network = sampled(
+            self._widths, architecture.biases, architecture.output or (), rows.X,
+            np.atleast_2d(rows.y.T), code_of(architecture.activation_name), floor, self.kind,
+        )  # fmt: skip
+
+    @staticmethod
+    def flops(problem: Regression | Samples, architecture: Architecture) -> float:
+        """Six a weight and row; activations cost as much again and more."""
+        if architecture.linear:
+            return 6.0 * architecture.parameters * problem.d
+        return 18.0 * architecture.parameters * problem.n
+
+    def _small(self, tolerance: float | None) -> tuple[float, float]:
+        return (_DEFAULT_GRADIENT if tolerance is None else tolerance) ** 2, 0.0
+
+    def _distance(self, flat: Float) -> Float:
+        """|P - P*|_F^2; NaN for networks that compute no linear map."""
+        if not self._architecture.linear:
+            return np.full(len(flat), np.nan)
+        scene = task(self._problem, self._architecture)
+        error = error_of_map(self._architecture.split(flat), scene)
+        return np.asarray(np.sum(error**2, axis=(1, 2)))
+
+    def advance(self, packed: Packed, block: int, begin: int, steps: int) -> None:
         """Steps by the compiled kernel."""
         from flatmin.lanes.samples_descent import descend_samples
 
-        lanes = packed.weights.shape[2]
         descend_samples(
-            (self.kind.type(0),) * lanes,
-            packed.weights,
-            *self._shared,
-            packed.rate,
-            packed.left,
-            packed.excess,
-            packed.gradient,
-            packed.extremes,
-            begin,
-            steps,
-            *self._stop,
-            block,
-            block + 1,
-        )
+            (self.kind.type(0),) * packed.weights.shape[2], packed.weights, self._network,
+            packed.runs, self._stop, self._rule, begin, steps, block, block + 1,
+        )  # fmt: skip
         diverged = ~np.isfinite(packed.gradient[block])
         packed.excess[block][diverged] = np.inf
-        flat = np.where(diverged[:, None], 0.0, packed.weights[block].T.astype(float))
+        flat = np.where(diverged[:, None], 0.0, self._flat(packed, block))
         packed.distance[block] = np.where(diverged, np.inf, self._distance(flat))
 
-    def _distance(self, flat: Float) -> Float:
-        """|P - P*|_F^2; NaN for non-linear networks, which have no P."""
-        if not self._architecture.linear:
-            return np.full(len(flat), np.nan)
-        layers = self._architecture.split(flat)
-        product = layers[0]
-        for w in layers[1:]:
-            product = w @ product
-        return np.asarray(np.sum((product - self._w_star) ** 2, axis=(1, 2)))
+    def _flat(self, packed: Packed, block: int) -> Float:
+        return packed.weights[block, : self.range_dimension].T.astype(float)
 
     def trace(
-        self,
-        packed: Any,
-        block: int,
-        begin: int,
-        every: int,
-        records: int,
-        number: int,
-        recording: Any,
-    ) -> Float:
+        self, packed: Packed, block: int, begin: int, every: int, records: int, number: int,
+        recording: Recording,
+    ) -> Float:  # fmt: skip
         """Records one at a time; sharpness by Lanczos from the last eigenvector.
 
         The extremes of the distance are those of the steps at which sharpness is measured: the
         kernel does not know it.
         """
-        sharp = packed.vectors is not None
+        sharp = packed.vectors.size > 0
         out = _blank(records, sharp, packed.weights.shape[2])
         one_by_one, extremes = min(recording.sharpness_steps, every), packed.extremes[block]
         for record in range(records):
@@ -224,24 +228,81 @@ class SamplesBackend:
             extremes[0::2], extremes[1::2] = np.inf, -np.inf
         return out
 
-    def _sharpness(self, packed: Any, block: int, whole: Yes, tolerance: float) -> list[Float]:
-        flat = packed.weights[block].T[whole]
-        start = packed.vectors[block].T[whole]
+    def _sharpness(self, packed: Packed, block: int, whole: Yes, tolerance: float) -> list[Float]:
         found = sharpness(
             self._problem,
-            Ensemble.from_flat(self._architecture, flat),
+            Ensemble.from_flat(self._architecture, self._flat(packed, block)[whole]),
             tolerance=tolerance,
             # A little of everything, so that an eigenvector that overtakes is noticed.
-            start=start + 0.1 * self._probe(),
+            start=packed.vectors[block].T[whole] + 0.1 * self._probe,
         )
         columns = np.full((3, len(whole)), np.nan)
         columns[:, whole] = found.value, found.residual, found.products
         packed.vectors[block][:, whole] = found.vector.T
         return list(columns)
 
-    def _probe(self) -> Float:
-        probe = start_vector(self.range_dimension)
-        return probe / np.linalg.norm(probe)
+
+class LinearBackend(Backend):
+    """Linear networks with one output (`lanes.linear_descent`)."""
+
+    def __init__(self, problem: Any, architecture: Architecture, *how: Any) -> None:
+        super().__init__(problem, architecture, *how)
+        data = problem.regression()
+        self._network = linear(
+            self._widths, architecture.p, data.sigma, data.w_star, self.kind
+        )  # fmt: skip
+
+    @staticmethod
+    def flops(problem: Regression | Samples, architecture: Architecture) -> float:
+        """6 P for the layers, 2 d^2 for Sigma."""
+        return 6.0 * architecture.parameters + 2.0 * architecture.inputs**2
+
+    def _dimension(self) -> int:
+        return sum(map(sum, self._architecture.shapes))
+
+    def _small(self, tolerance: float | None) -> tuple[float, float]:
+        """An absolute one, or one relative to |b_1|^4 (see `descent`)."""
+        if tolerance is not None:
+            return tolerance**2, 0.0
+        data, depth = self._problem.regression(), self._architecture.depth
+        size = (data.w_star_norm / self._architecture.output_norm) ** (1.0 / depth)
+        move = _RELATIVE_MOVE * 2.0 * data.smallest_eigenvalue * np.sqrt(depth) * size
+        return 0.0, float(move**2)
+
+    def advance(self, packed: Packed, block: int, begin: int, steps: int) -> None:
+        """Steps by the compiled kernel."""
+        from flatmin.lanes.linear_descent import descend
+
+        descend(
+            (self.kind.type(0),) * packed.weights.shape[2], packed.weights, self._network,
+            packed.runs, self._stop, self._rule, begin, steps, block, block + 1,
+        )  # fmt: skip
+
+    def trace(
+        self, packed: Packed, block: int, begin: int, every: int, records: int, number: int,
+        recording: Recording,
+    ) -> Float:  # fmt: skip
+        """Records by the compiled kernel."""
+        from flatmin.lanes.traced_descent import Spectrum, trace_block
+
+        lanes = packed.weights.shape[2]
+        out = _blank(records, packed.vectors.size > 0, lanes)
+        spectrum = Spectrum(
+            packed.vectors, self._probe, recording.sharpness_steps,
+            recording.sharpness_tolerance, 2000, min(BASIS, self.range_dimension),
+        )  # fmt: skip
+        trace_block(
+            (0.0,) * lanes, packed.weights, self._network, packed.runs, self._stop, self._rule,
+            begin, every, number, spectrum, block, out,
+        )  # fmt: skip
+        return out
+
+
+BACKENDS: dict[Family, Any] = {
+    Family.ONE_OUTPUT: LinearBackend,
+    Family.SEVERAL_OUTPUTS: SamplesBackend,
+    Family.SAMPLES: SamplesBackend,
+}
 
 
 def _blank(records: int, sharp: bool, lanes: int) -> Float:
@@ -250,116 +311,3 @@ def _blank(records: int, sharp: bool, lanes: int) -> Float:
 
     quantities = len(COLUMNS) + (len(SHARPNESS_COLUMNS) if sharp else 0)
     return np.full((records, quantities, lanes), np.nan)
-
-
-def _read_only(array: Float, kind: np.dtype[Any]) -> NDArray[Any]:
-    """Row-major and read-only: the compiler has another kernel for arrays that may be written."""
-    result: NDArray[Any] = np.ascontiguousarray(array, dtype=kind).view()
-    result.flags.writeable = False
-    return result
-
-
-class LinearBackend:
-    """Linear networks with one output (`lanes.linear_descent`)."""
-
-    def __init__(
-        self,
-        regression: Regression,
-        architecture: Architecture,
-        tolerance: float | None,
-        kind: np.dtype[Any],
-        goal: float | None,
-        momentum: Momentum | None = None,
-    ) -> None:
-        self.kind = kind
-        cost = 1.0 if momentum is None else momentum.cost
-        self.step_flops = cost * step_flops(regression, architecture)
-        self._table = layout(architecture)
-        self.range_dimension = int(self._table[-1, 0] + self._table[-1, 1] + self._table[-1, 5])
-        probe = start_vector(self.range_dimension)
-        self._probe = probe / np.linalg.norm(probe)
-        depth, norm = architecture.depth, architecture.output_norm
-        self._shared = (
-            np.array([architecture.inputs, *architecture.widths], dtype=np.int64),
-            architecture.p.astype(kind),
-            np.ascontiguousarray(regression.sigma, dtype=kind),
-            regression.w_star.astype(kind),
-        )
-        size = np.sqrt(depth) * (regression.w_star_norm / norm) ** (1.0 / depth)
-        relative = (_RELATIVE_MOVE * 2.0 * regression.smallest_eigenvalue * size) ** 2
-        settled = 0.5 * regression.excess_at_zero
-        absolute = 0.0 if tolerance is None else tolerance**2
-        if goal is not None:
-            settled, absolute = goal, _ANY_GRADIENT
-        self._stop = (
-            CHECK_EVERY,
-            absolute,
-            relative if tolerance is None else 0.0,
-            settled,
-            _LIMITS[kind.name],
-            None if momentum is None else momentum.coefficients,
-        )
-
-    def advance(self, packed: Any, block: int, begin: int, steps: int) -> None:
-        """Steps by the compiled kernel."""
-        from flatmin.lanes.linear_descent import descend
-
-        lanes = packed.weights.shape[2]
-        descend(
-            (self.kind.type(0),) * lanes,
-            packed.weights,
-            *self._shared,
-            packed.rate,
-            packed.left,
-            packed.excess,
-            packed.gradient,
-            packed.distance,
-            packed.extremes,
-            begin,
-            steps,
-            *self._stop,
-            block,
-            block + 1,
-        )
-
-    def trace(
-        self,
-        packed: Any,
-        block: int,
-        begin: int,
-        every: int,
-        records: int,
-        number: int,
-        recording: Any,
-    ) -> Float:
-        """Records by the compiled kernel."""
-        from flatmin.lanes.traced_descent import trace_block
-
-        lanes = packed.weights.shape[2]
-        sharp = packed.vectors is not None
-        out = _blank(records, sharp, lanes)
-        vector = packed.vectors[block].reshape(-1) if sharp else np.empty(0)
-        trace_block(
-            (0.0,) * lanes,
-            packed.weights[block].reshape(-1),
-            *self._shared,
-            packed.rate[block],
-            packed.left[block],
-            packed.excess[block],
-            packed.gradient[block],
-            packed.distance[block],
-            packed.extremes[block].reshape(-1),
-            number,
-            begin,
-            every,
-            recording.sharpness_steps,
-            *self._stop,
-            self._table,
-            vector,
-            self._probe,
-            recording.sharpness_tolerance,
-            2000,
-            min(BASIS, self.range_dimension),
-            out,
-        )
-        return out

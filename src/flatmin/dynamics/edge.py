@@ -1,6 +1,4 @@
-"""How near the edge of stability a run ended: the share eta S / 2, whatever its state.
-
-(With momentum the edge is another, and with it the share: see `methods`.)
+"""How near the edge of stability a run ended: its sharpness over the method's edge.
 
 At the edge sharpness swings about 2/eta from step to step, so one value says little. Of a run that
 has not settled the sharpness is taken midway between its last weights and the next ones, where the
@@ -33,10 +31,7 @@ def swinging(outcome: Outcome) -> Yes:
 
 
 def midway(
-    problem: Regression | Samples,
-    outcome: Outcome,
-    learning_rate: ArrayLike,
-    chosen: Yes,
+    problem: Regression | Samples, outcome: Outcome, learning_rate: ArrayLike, chosen: Yes
 ) -> Ensemble:
     """Weights midway between the last ones and the next, of the chosen runs."""
     last = outcome.ensemble[chosen]
@@ -44,13 +39,7 @@ def midway(
         return last
     rates = np.broadcast_to(np.asarray(learning_rate, dtype=float), (len(chosen),))[chosen]
     after = descend(
-        problem,
-        last,
-        rates,
-        1,
-        momentum=outcome.momentum,
-        velocity=None if outcome.velocity is None else outcome.velocity[chosen],
-        until_learned=True,
-        observe_ends=False,
-    )
+        problem, last, rates, 1, rule=outcome.rule, beside=outcome.beside[chosen],
+        until_learned=True, observe_ends=False,
+    )  # fmt: skip
     return Ensemble.from_flat(last.architecture, 0.5 * (last.flat() + after.ensemble.flat()))

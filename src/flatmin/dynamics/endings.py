@@ -23,10 +23,11 @@ data are slow (weak directions of Sigma), which is learning too, or the network 
 on (`measures.passes_nothing`), which is stalled. Gradient flow does not overshoot: a flow that
 ended early is falling if it would lose a thousandth of its excess risk in as much time again.
 
-With momentum, 2 is the method's `reach`, and a steady gradient gains 1/(1 - beta) as much a step. A
-velocity carries weights through the valley and back while the swing dies out as beta^t: what looks
-like overshooting is observed again, for 1/(1 - beta) times as long, and is learning if the largest
-excess risk of the second half of the steps is at most 0.9 of that of the first (`calming`).
+Of another `rule`, 2 is its `reach`, and a steady gradient gains `pace` times as much a step. What
+it keeps beside the weights may carry them through the valley and back, in a swing that dies out
+within about `pace` steps: what looks like overshooting is observed again, for `pace` times
+as long, and is learning if the largest excess risk of the second half of the steps is at most 0.9
+of that of the first (`calming`).
 """
 
 from __future__ import annotations
@@ -63,6 +64,11 @@ def check_share(name: str, value: object) -> float:
     if share >= 1.0:
         raise SettingError(f"{name} must lie between 0 and 1, got {value!r}")
     return share
+
+
+def learned_note(share: float) -> str:
+    """What learned means, wherever it is printed."""
+    return f"learned: the excess risk is at most {share:g} of that of w = 0"
 
 
 def window(steps: Whole) -> Whole:

@@ -16,18 +16,23 @@ import numpy as np
 from flatmin.core.arrays import Float, Whole, Yes
 from flatmin.core.checks import check_count, check_positive
 from flatmin.core.errors import SettingError
+from flatmin.core.progress import advancing
 from flatmin.core.threads import over_each, thread_count
 from flatmin.curvature import sharpness
 from flatmin.curvature.linear import backward
 from flatmin.data.regression import Regression
 from flatmin.dynamics.descent import Progress
 from flatmin.dynamics.endings import LEARNED_AT, check_share, flow_endings
-from flatmin.dynamics.measures import LAYER_MEASURES, drift, passes_nothing, task
+from flatmin.dynamics.flow_batched import BatchedFlow
+from flatmin.dynamics.measures import LAYER_MEASURES, below_saddles, drift, passes_nothing, task
 from flatmin.dynamics.outcome import Outcome
 from flatmin.dynamics.recording import Recording, Trace
+from flatmin.lanes import step_control as kernel
+from flatmin.lanes.flow import flow as advance_lanes
+from flatmin.lanes.layout import linear
+from flatmin.lanes.step_control import Settings
+from flatmin.network.architecture import Family
 from flatmin.network.ensemble import Ensemble
-
-Settings = tuple[float, float, float, float, float]
 
 RTOL = 1e-8
 # The absolute tolerance is this share of the relative one: small weights near the saddle at 0
@@ -45,41 +50,42 @@ def flow(
     *,
     rtol: float = RTOL,
     atol: float | None = None,
-    tolerance: float = TOLERANCE,
+    tolerance: float | None = None,
     end: float = float("inf"),
     max_steps: int = MAX_STEPS,
     learned_at: float = LEARNED_AT,
     recording: Recording | None = None,
     threads: int | None = None,
-    progress: Progress | None = None,
+    progress: bool | Progress | None = None,
 ) -> Outcome:
-    """Gradient flow until |grad| <= tolerance at a minimiser, time `end`, or `max_steps`.
+    """Gradient flow until |grad| <= tolerance (1e-10) at a minimiser, `end`, or `max_steps`.
 
     `recording.every` counts steps of the integrator (accepted or not). The outcome's `extras` hold
     `time`, `drift` (of Lemma 1's invariants), `error` (the sum of local error estimates) and
     `rejected`.
     """
     architecture = ensemble.architecture
-    if not architecture.linear:
+    if architecture.family not in INTEGRATORS:
         raise SettingError(
             "gradient flow is for linear networks with one output or several, "
-            f"got activation {architecture.activation_name!r}"
+            f"got {architecture.beyond}"
         )
-    architecture.check_fits(regression.d, regression.targets)
-    rtol, tolerance = check_positive("rtol", rtol), check_positive("tolerance", tolerance)
+    architecture.check_fits(regression)
+    rtol = check_positive("rtol", rtol)
+    tolerance = check_positive("tolerance", TOLERANCE if tolerance is None else tolerance)
     atol = rtol * ATOL_SHARE if atol is None else check_positive("atol", atol)
     if not end > 0.0:
         raise SettingError(f"end must be a positive time, got {end!r}")
     if recording is not None:
         recording.check_for(architecture)
-    # With several outputs other saddles lie between w = 0 and a minimiser.
-    share = 0.5 if architecture.output is not None else 1e-6
-    settled = share * regression.excess_at_zero
+    settled = below_saddles(regression, architecture)
     goal = check_share("learned_at", learned_at) * regression.excess_at_zero
-    settings = (rtol, atol, tolerance, settled, float(check_count("max_steps", max_steps)))
-    integrator = _integrator(regression, ensemble, settings, float(end))
+    most = float(check_count("max_steps", max_steps))
+    settings = Settings(rtol, atol, tolerance, settled, most)
+    integrator = INTEGRATORS[architecture.family](regression, ensemble, settings, float(end))
     run = _Flow(regression, ensemble, integrator, recording)
-    run.finish(threads or thread_count(), progress)
+    with advancing(progress, "flow", int(max_steps) * len(ensemble)) as advance:
+        run.finish(threads or thread_count(), advance)
     return run.outcome(goal)
 
 
@@ -107,16 +113,6 @@ class _Integrator(Protocol):
         ...
 
 
-def _integrator(
-    regression: Regression, ensemble: Ensemble, settings: Settings, end: float
-) -> _Integrator:
-    if ensemble.architecture.output is not None:
-        return _Lanes(regression, ensemble, settings, end)
-    from flatmin.dynamics.flow_batched import BatchedFlow
-
-    return BatchedFlow(regression, ensemble, settings, end)
-
-
 class _Lanes:
     """Networks with one output, advanced by the compiled kernel."""
 
@@ -126,28 +122,20 @@ class _Lanes:
     def __init__(
         self, regression: Regression, ensemble: Ensemble, settings: Settings, end: float
     ) -> None:
-        from flatmin.lanes import flow as kernel
-
         self._regression, self._architecture = regression, ensemble.architecture
         # Networks end at very different steps: narrow blocks leave fewer lanes idle.
         self._weights = Ensemble.from_flat(self._architecture, ensemble.flat(), _LANES).lanes
         self.record: Float = kernel.new_record(len(ensemble), _LANES)
         self.record[:, kernel.END] = end
         self._settings = settings
-        self._shared = (
-            np.array([self._architecture.inputs, *self._architecture.widths], dtype=np.int64),
-            self._architecture.p,
-            regression.sigma,
-            regression.w_star,
-        )
+        widths = (self._architecture.inputs, *self._architecture.widths)
+        self._network = linear(widths, self._architecture.p, regression.sigma, regression.w_star)
 
     def advance(self, block: int, steps: int) -> None:
         """At most `steps` attempted steps of every lane of a block that has not ended."""
-        from flatmin.lanes import flow as kernel
-
         lanes = (0.0,) * _LANES
         where = (steps, block, block + 1)
-        kernel.flow(lanes, self._weights, *self._shared, self.record, *self._settings, *where)
+        advance_lanes(lanes, self._weights, self._network, self.record, self._settings, *where)
 
     def weights(self, block: int) -> Float:
         """The weights of a block as `[network, P]`."""
@@ -157,6 +145,12 @@ class _Lanes:
         """|w - w*|^2 of each network."""
         w = backward(self._architecture.split(flat), self._architecture.p)[0]
         return np.asarray(np.sum((w - self._regression.w_star) ** 2, axis=1))
+
+
+INTEGRATORS: dict[Family, Any] = {
+    Family.ONE_OUTPUT: _Lanes,
+    Family.SEVERAL_OUTPUTS: BatchedFlow,
+}
 
 
 class _Flow:
@@ -202,13 +196,9 @@ class _Flow:
         over_each(work, len(integrator.record), threads)
 
     def _running(self, block: int) -> Yes:
-        from flatmin.lanes import flow as kernel
-
         return np.asarray(self._integrator.record[block, kernel.STATE] == kernel.RUNNING)
 
     def _attempts(self, block: int) -> float:
-        from flatmin.lanes import flow as kernel
-
         record = self._integrator.record[block]
         return float(np.max(record[kernel.ACCEPTED] + record[kernel.REJECTED]))
 
@@ -218,8 +208,6 @@ class _Flow:
 
     def _keep(self, block: int) -> None:
         """One record of a block; networks that ended before it are NaN."""
-        from flatmin.lanes import flow as kernel
-
         recording = self._recording
         assert recording is not None
         members = self._members(block)
@@ -264,8 +252,6 @@ class _Flow:
 
     def outcome(self, goal: float) -> Outcome:
         """The record of the end."""
-        from flatmin.lanes import flow as kernel
-
         n, integrator = len(self._initial), self._integrator
 
         def field(row: int) -> Float:
@@ -280,21 +266,21 @@ class _Flow:
         final = Ensemble.from_flat(self._architecture, flat, _LANES)
         excess, gradient = field(kernel.EXCESS), np.sqrt(field(kernel.GRADIENT))
         time = field(kernel.TIME) + field(kernel.TIME_LOW)
-        idle = passes_nothing(self._task, final, excess, gradient)
+        idle = passes_nothing(self._regression, final, excess, gradient)
         arrived = field(kernel.STATE) == kernel.CONVERGED
         return Outcome(
-            final,
-            flow_endings(arrived, excess, gradient, time, idle),
-            field(kernel.ACCEPTED).astype(np.int64),
-            excess,
-            distance,
-            gradient,
-            goal,
-            excess <= goal,
-            np.zeros(n, dtype=np.int64),
-            np.full(n, np.nan),
-            self._trace(),
-            {
+            ensemble=final,
+            state=flow_endings(arrived, excess, gradient, time, idle),
+            steps=field(kernel.ACCEPTED).astype(np.int64),
+            excess_risk=excess,
+            distance=distance,
+            gradient=gradient,
+            goal=goal,
+            learned=excess <= goal,
+            period=np.zeros(n, dtype=np.int64),
+            more_steps=np.full(n, np.nan),
+            recorded=self._trace(),
+            extras={
                 "time": time,
                 "drift": moved,
                 "error": field(kernel.ERROR),

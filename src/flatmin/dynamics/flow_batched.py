@@ -5,9 +5,8 @@ the flow is
 
     dW_k/dt = -B_k' C_k'                             excess risk tr((P - P*) Sigma (P - P*)')
 
-integrated by the method of `tableau` under the step control of `lanes.flow`, whose record it
-keeps: every network has its own time, step, error control and end. Networks that ended are left
-out of the batch.
+integrated by the method of `tableau` under `step_control`, as in `lanes.flow`: every network has
+its own time, step, error control and end. Networks that ended are left out of the batch.
 
 It is NumPy because its work is products of matrices, which BLAS does well. The derivative of a
 layer has the rank of the number of outputs, so keeping it as factors, as `lanes.flow` does, saves
@@ -24,34 +23,20 @@ import numpy as np
 
 from flatmin.core.arrays import Float
 from flatmin.data.regression import Regression
-from flatmin.lanes.flow import (
-    ACCEPTED,
-    CEILING,
-    CONVERGED,
-    CUT,
+from flatmin.lanes.step_control import (
     END,
-    ERROR,
-    EXCESS,
-    FASTEST,
-    GRADIENT,
-    HUGE,
-    LAST,
-    LEAST_ERROR,
-    PREVIOUS,
-    REACHED,
-    REJECTED,
-    ROUNDING,
     RUNNING,
-    SAFETY,
-    SHARE,
-    SLOWEST,
-    STALLED,
     STATE,
-    STEP,
-    TIME,
-    TIME_LOW,
-    TINY,
+    Control,
+    Settings,
+    Sums,
+    first_guess,
+    first_step,
+    fitted,
+    judged,
     new_record,
+    step_error,
+    stepped,
 )
 from flatmin.lanes.tableau import (
     COEFFICIENTS,
@@ -92,11 +77,11 @@ class BatchedFlow:
         self,
         regression: Regression,
         ensemble: Ensemble,
-        settings: tuple[float, float, float, float, float],
+        settings: Settings,
         end: float,
     ) -> None:
         self._risk = _Risk(regression, ensemble.architecture)
-        self._rtol, self._atol, self._tolerance, self._settled, self._most = settings
+        self._settings = settings
         networks, parameters = len(ensemble), ensemble.architecture.parameters
         fitting = max(1, _BLOCK_BYTES // (8 * SIZE * parameters))
         size = min(fitting, networks)
@@ -123,99 +108,43 @@ class BatchedFlow:
         with np.errstate(all="ignore"):
             for tried in range(steps + 1):
                 going = np.flatnonzero(record[STATE] == RUNNING)
-                w, row = weights[going], record[:, going]
-                slope = np.empty_like(w)
-                row[EXCESS] = self._risk.excess(self._risk.derive(w, slope))
-                row[GRADIENT] = _squares(slope)
-                row[STATE] = self._next_state(row)
+                w, slope = weights[going], np.empty((len(going), weights.shape[1]))
+                excess = self._risk.excess(self._risk.derive(w, slope))
+                row = judged(Control(*record[:, going]), excess, _squares(slope), self._settings)
                 record[:, going] = row
-                running = row[STATE] == RUNNING
+                running = row.state == RUNNING
                 if tried == steps or not running.any():
                     break
-                going = going[running]
-                weights[going], record[:, going] = self._attempt(
-                    w[running], row[:, running], slope[running]
-                )
+                going, row = going[running], Control(*(field[running] for field in row))
+                weights[going], record[:, going] = self._attempt(w[running], row, slope[running])
 
-    def _next_state(self, row: Float) -> Float:
-        """The states of running networks after a step; h = 0 is a network not yet begun."""
-        h = row[STEP]
-        stalled = (row[ACCEPTED] + row[REJECTED] >= self._most) | ~np.isfinite(row[GRADIENT])
-        stalled |= (h > 0.0) & (h <= 2.0**-100 * row[TIME] + TINY)
-        state = np.where(stalled, STALLED, RUNNING)
-        state = np.where(_remaining(row) > 0.0, state, REACHED)
-        flat = row[GRADIENT] <= self._tolerance**2
-        return np.where(flat & (row[EXCESS] <= self._settled), CONVERGED, state).astype(float)
-
-    def _attempt(self, w: Float, row: Float, slope: Float) -> tuple[Float, Float]:
+    def _attempt(self, w: Float, row: Control, slope: Float) -> tuple[Float, Control]:
         """Weights and record after one attempted step, the last one fitted to what remains."""
-        h = row[STEP]
+        h = row.step
         if not h.all():
             h = np.where(h > 0.0, h, self._first_step(w, slope))
-        remaining = _remaining(row)
-        free = LAST * h < remaining
-        move = np.where(free, h, remaining)
+        free, move = fitted(row, h)
         slopes = np.empty((len(w), SIZE, w.shape[1]))
         slopes[:, 0] = slope
         for s in range(1, SIZE):
             self._risk.derive(w - move[:, None] * (_BEFORE[s, :s] @ slopes[:, :s]), slopes[:, s])
         change, e5, e3 = (-move[:, None, None] * (_AFTER @ slopes)).transpose(1, 0, 2)
         new = w + change
-        e, local = self._errors(w, new, change, e5, e3)
-
-        accept = e < 1.0
-        bounded = _larger(e, 1e-30)
-        e8 = _eighth(bounded)
-        e16 = np.sqrt(e8)
-        up = SAFETY * np.sqrt(np.sqrt(_eighth(row[PREVIOUS]))) / (e16 * np.sqrt(e16))
-        up = _larger(_smaller(up, row[CEILING]), SLOWEST)
-        down = np.where(e < HUGE, _larger(SAFETY / e8, SLOWEST), CUT)
-        grown = move * up
-        # A step fitted to the end leaves h for what follows.
-        grown = _smaller(np.where(free, grown, _larger(grown, h)), HUGE)
-        # Time is a sum of two numbers; this is the exact sum of it and the step.
-        addend = row[TIME_LOW] + move
-        ahead = row[TIME] + addend
-        gained = ahead - row[TIME]
-        rest = (row[TIME] - (ahead - gained)) + (addend - gained)
-
-        after = row.copy()
-        after[TIME] = np.where(accept, np.where(free, ahead, row[END]), row[TIME])
-        after[TIME_LOW] = np.where(accept, np.where(free, rest, 0.0), row[TIME_LOW])
-        after[STEP] = np.where(accept, grown, move * down)
-        after[PREVIOUS] = np.where(accept, _larger(bounded, LEAST_ERROR), row[PREVIOUS])
-        after[CEILING] = np.where(accept, FASTEST, 1.0)
-        after[ACCEPTED] += accept
-        after[REJECTED] += ~accept
-        after[ERROR] += np.where(accept, local, 0.0)
-        return np.where(accept[:, None], new, w), after
-
-    def _errors(
-        self, w: Float, new: Float, change: Float, e5: Float, e3: Float
-    ) -> tuple[Float, Float]:
-        """A step's error in units of what is allowed, and in the weights' own."""
-        unit = self._atol + self._rtol * np.maximum(np.abs(w), np.abs(new))
-        fifth, third = _squares(e5 / unit), _squares(e3 / unit)
-        scaled = fifth / np.sqrt(w.shape[1] * (fifth + 0.01 * third) + TINY)
-        fifth, third = _squares(e5), _squares(e3)
-        local = fifth / np.sqrt(fifth + 0.01 * third + TINY)
-        share = SHARE * np.sqrt(_squares(change)) + ROUNDING * np.sqrt(_squares(new)) + TINY
-        return _larger(local / share, scaled), local
+        unit = self._settings.atol + self._settings.rtol * np.maximum(np.abs(w), np.abs(new))
+        sums = Sums(*map(_squares, (e5 / unit, e3 / unit, e5, e3, change, new)))
+        e, local = step_error(sums, w.shape[1])
+        return np.where(e[:, None] < 1.0, new, w), stepped(row, h, move, free, e, local)
 
     def _first_step(self, w: Float, slope: Float) -> Float:
-        """After Hairer: 1 % of W along K_0, then (0.01 / max(K, K'))^(1/8)."""
-        unit = self._atol + self._rtol * np.abs(w)
+        unit = self._settings.atol + self._settings.rtol * np.abs(w)
 
         def size(x: Float) -> Float:
             return np.asarray(np.sqrt(_squares(x / unit) / w.shape[1]))
 
-        steepness = size(slope)
-        guess = 0.01 * size(w) / steepness
-        guess = np.where(guess > TINY, _smaller(guess, HUGE), 1e-6)
-        there = np.empty_like(w)
+        steepness, there = size(slope), np.empty_like(w)
+        guess = first_guess(size(w), steepness)
         self._risk.derive(w - guess[:, None] * slope, there)
-        steepness = _larger(size(there - slope) / guess, steepness)
-        return _smaller(_eighth(0.01 / (steepness + TINY)), 100.0 * guess)
+        return np.asarray(first_step(guess, steepness, size(there - slope)))
 
 
 class _Risk:
@@ -266,22 +195,3 @@ def _t(m: Float) -> Float:
 def _squares(x: Float) -> Float:
     """The sum of squares of each network's numbers."""
     return np.asarray(np.sum(np.square(x).reshape(len(x), -1), axis=1))
-
-
-def _remaining(row: Float) -> Float:
-    return np.asarray(row[END] - row[TIME] - row[TIME_LOW])
-
-
-def _larger(x: Float, y: Float | float) -> Float:
-    """max(x, y); y where x is not a number."""
-    return np.where(x > y, x, y)
-
-
-def _smaller(x: Float, y: Float | float) -> Float:
-    """min(x, y); y where x is not a number."""
-    return np.where(x < y, x, y)
-
-
-def _eighth(x: Float) -> Float:
-    """x^(1/8) by square roots, whose bits are the same everywhere."""
-    return np.asarray(np.sqrt(np.sqrt(np.sqrt(x))))

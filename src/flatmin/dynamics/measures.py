@@ -1,20 +1,8 @@
-"""What is measured of the layers along a run. Weights come as `[network, d_k, d_{k-1}]` per layer.
+"""What is measured of the layers along a run, a row of `LAYER_MEASURES` each.
 
-| name            | per network and layer                                                    |
-| --------------- | ------------------------------------------------------------------------ |
-| spectral_norm   | sigma_k = |W_k|_2                                                         |
-| rank_one_defect | |W_k|_F^2 - |W_k|_2^2                                                     |
-| alignment       | <v_{k+1}, u_k>^2, first singular vectors of neighbouring layers (L-1)     |
-| drift           | |D_k(t) - D_k(0)|_F with D_k = W_{k+1}' W_{k+1} - W_k W_k' (L-1)          |
-| theta           | |theta_k|_F = L |W_k(t) - W_k(0)|_F                                       |
-| layer_gradient  | |grad_k|_F                                                               |
-| gradient_floor  | what |grad_k|_F is at least: 2 sqrt(lam (R - R_min)) |p| smin smin        |
-| gradient_ceiling | what |grad_k|_F is at most: 2 sqrt(Lam (R - R_min)) |p| smax smax        |
-| map_gradient    | |grad R^1(w)| = 2 |Sigma (w - w*)|, one number per network               |
-
-In floor and ceiling smin and smax are the extreme singular values of W_L...W_{k+1} and of
-W_{k-1}...W_1 (the paper, section 5); several outputs have no |p|. The last four are for linear
-networks.
+Weights come as `[network, d_k, d_{k-1}]` per layer, without biases. In `gradient_floor` and
+`gradient_ceiling` smin and smax are the extreme singular values of W_L...W_{k+1} and of
+W_{k-1}...W_1 (the paper, section 5); several outputs have no |p|.
 """
 
 from __future__ import annotations
@@ -28,7 +16,7 @@ import numpy as np
 from flatmin.core.arrays import Float, Yes
 from flatmin.data.regression import Regression
 from flatmin.data.samples import Samples
-from flatmin.network.architecture import Architecture
+from flatmin.network.architecture import Architecture, Family
 from flatmin.network.ensemble import Ensemble
 
 Layers = Sequence[Float]
@@ -38,16 +26,24 @@ PASSED_ON = 1e-3
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What measures may refer to besides the weights: the data and the output vector, if any."""
+    """What measures may refer to besides the weights: the data, and p' or the identity."""
 
     regression: Regression
-    output: Float | None
+    output: Float
 
 
 def task(problem: Regression | Samples, architecture: Architecture) -> Task:
     """The task of networks of this architecture on these data."""
-    regression = problem.regression() if isinstance(problem, Samples) else problem
-    return Task(regression, None if architecture.output is None else architecture.p)
+    return Task(problem.regression(), architecture.output_map)
+
+
+def below_saddles(regression: Regression, architecture: Architecture) -> float:
+    """The excess risk below which a small gradient means a minimiser.
+
+    Critical points of one output that are none have w = 0; with several, other saddles lie between.
+    """
+    share = 1e-6 if architecture.family is Family.SEVERAL_OUTPUTS else 0.5
+    return share * regression.excess_at_zero
 
 
 def spectral_norm(layers: Layers) -> Float:
@@ -113,9 +109,7 @@ def error_of_map(layers: Layers, task: Task) -> Float:
     product = layers[0]
     for w in layers[1:]:
         product = w @ product
-    if task.output is not None:
-        product = (task.output @ product)[:, None, :]
-    return np.asarray(product - np.atleast_2d(task.regression.w_star.T))
+    return np.asarray(task.output @ product - np.atleast_2d(task.regression.w_star.T))
 
 
 def excess_risk(error: Float, task: Task) -> Float:
@@ -133,29 +127,29 @@ def layer_gradient(layers: Layers, task: Task) -> Float:
     """|grad_k|_F, with grad_k = B_k' G A_k', G = 2 (P - P*) Sigma and B_L = p' or the identity."""
     below, above = products(layers)
     g = 2.0 * error_of_map(layers, task) @ task.regression.sigma
-    if task.output is not None:
-        above = [(task.output @ b)[:, None, :] for b in above]
     norms = [
-        np.linalg.norm(b.transpose(0, 2, 1) @ g @ a.transpose(0, 2, 1), axis=(1, 2))
+        np.linalg.norm((task.output @ b).transpose(0, 2, 1) @ g @ a.transpose(0, 2, 1), axis=(1, 2))
         for a, b in zip(below, above, strict=True)
     ]
     return np.stack(norms, axis=1)
 
 
-def passes_nothing(scene: Task, ensemble: Ensemble, excess: Float, gradient: Float) -> Yes:
+def passes_nothing(
+    problem: Regression | Samples, ensemble: Ensemble, excess: Float, gradient: Float
+) -> Yes:
     """Whether networks pass next to no gradient on, being at a saddle or dead.
 
     Linear: |grad|^2 is below a thousandth of L |P*|^{2-2/L} |p|^{2/L} |G|^2, about what a network
     of the size that a minimum needs makes of the gradient G = 2 (P - P*) Sigma of the map.
     Non-linear: not even halfway from w = 0.
     """
-    architecture, data = ensemble.architecture, scene.regression
+    architecture, data = ensemble.architecture, problem.regression()
     if not architecture.linear:
         return np.asarray(excess > 0.5 * data.excess_at_zero)
     depth, p = architecture.depth, architecture.output_norm
     usual = depth * data.w_star_norm ** (2.0 - 2.0 / depth) * p ** (2.0 / depth)
     with np.errstate(over="ignore", invalid="ignore"):
-        of_map = map_gradient(ensemble.layers(), scene)[:, 0]
+        of_map = map_gradient(ensemble.layers(), task(data, architecture))[:, 0]
         return np.asarray(gradient**2 < PASSED_ON * usual * of_map**2)
 
 
@@ -174,7 +168,7 @@ def gradient_floor(layers: Layers, task: Task) -> Float:
 
 def _gradient_bound(layers: Layers, task: Task, eigenvalue: float, which: int) -> Float:
     below, above = products(layers)
-    norm = 1.0 if task.output is None else float(np.linalg.norm(task.output))
+    norm = float(np.linalg.norm(task.output, 2))
     outer = 2.0 * norm * np.sqrt(eigenvalue * excess_risk(error_of_map(layers, task), task))
     # A_k acts on R^d and B_k' on the outputs: both must be at least as tall as wide for smin > 0.
     bounds = [
@@ -191,22 +185,53 @@ def _extreme(matrices: Float, which: int) -> Float:
     return np.asarray(np.linalg.svd(matrices, compute_uv=False)[:, which])
 
 
-LAYER_MEASURES: dict[str, Callable[[Layers, Layers, Task], Float]] = {
-    "spectral_norm": lambda layers, initial, task: spectral_norm(layers),
-    "rank_one_defect": lambda layers, initial, task: rank_one_defect(layers),
-    "alignment": lambda layers, initial, task: alignment(layers),
-    "drift": lambda layers, initial, task: drift(layers, initial),
-    "theta": lambda layers, initial, task: theta(layers, initial),
-    "layer_gradient": lambda layers, initial, task: layer_gradient(layers, task),
-    "gradient_floor": lambda layers, initial, task: gradient_floor(layers, task),
-    "gradient_ceiling": lambda layers, initial, task: gradient_ceiling(layers, task),
-    "map_gradient": lambda layers, initial, task: map_gradient(layers, task),
+@dataclass(frozen=True)
+class Measure:
+    """A quantity of the layers: a function of the weights now, the initial ones, and the task."""
+
+    meaning: str
+    of: Callable[[Layers, Layers, Task], Float]
+    size: Callable[[int], int] = lambda depth: depth
+    """How many numbers a network of some depth has of it."""
+    linear_only: bool = False
+
+    def __call__(self, layers: Layers, initial: Layers, task: Task) -> Float:
+        return self.of(layers, initial, task)
+
+
+def _pairs(depth: int) -> int:
+    return depth - 1
+
+
+LAYER_MEASURES: dict[str, Measure] = {
+    "spectral_norm": Measure("|W_k|_2, k = 1..L", lambda w, w0, task: spectral_norm(w)),
+    "rank_one_defect": Measure(
+        "|W_k|_F^2 - |W_k|_2^2, k = 1..L", lambda w, w0, task: rank_one_defect(w)
+    ),
+    "alignment": Measure("<v_{k+1}, u_k>^2, k = 1..L-1", lambda w, w0, task: alignment(w), _pairs),
+    "drift": Measure(
+        "|D_k(t) - D_k(0)|_F with D_k = W_{k+1}'W_{k+1} - W_k W_k', k = 1..L-1",
+        lambda w, w0, task: drift(w, w0),
+        _pairs,
+    ),
+    "theta": Measure("L |W_k(t) - W_k(0)|_F, k = 1..L", lambda w, w0, task: theta(w, w0)),
+    "layer_gradient": Measure(
+        "|grad_k|_F, k = 1..L", lambda w, w0, task: layer_gradient(w, task), linear_only=True
+    ),
+    "gradient_floor": Measure(
+        "what |grad_k|_F is at least, k = 1..L",
+        lambda w, w0, task: gradient_floor(w, task),
+        linear_only=True,
+    ),
+    "gradient_ceiling": Measure(
+        "what |grad_k|_F is at most, k = 1..L",
+        lambda w, w0, task: gradient_ceiling(w, task),
+        linear_only=True,
+    ),
+    "map_gradient": Measure(
+        "norm of the gradient with respect to w, one number",
+        lambda w, w0, task: map_gradient(w, task),
+        lambda depth: 1,
+        linear_only=True,
+    ),
 }
-"""Quantity -> measure of the weights now, the initial weights, and the task."""
-
-LINEAR_ONLY = frozenset({"layer_gradient", "gradient_floor", "gradient_ceiling", "map_gradient"})
-
-
-def columns(name: str, depth: int) -> int:
-    """How many numbers a layered quantity has per network."""
-    return {"alignment": depth - 1, "drift": depth - 1, "map_gradient": 1}.get(name, depth)

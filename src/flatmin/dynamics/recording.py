@@ -4,23 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flatmin.core.arrays import Float, Whole
 from flatmin.core.checks import check_choice, check_count
 from flatmin.core.errors import SettingError
-from flatmin.dynamics.measures import LAYER_MEASURES, LINEAR_ONLY
+from flatmin.dynamics.measures import LAYER_MEASURES
 from flatmin.network.architecture import Architecture
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 NETWORK_MEASURES = ("excess_risk", "distance", "gradient", "sharpness")
-MEASURES = (*NETWORK_MEASURES, *LAYER_MEASURES)
 RENAMED = {"risk": "excess_risk"}
 """Names of quantities in older specs, studies and traces."""
 
 
-def recordable(architecture: Architecture) -> tuple[str, ...]:
-    """Every quantity that networks of this architecture have."""
-    return tuple(name for name in MEASURES if architecture.linear or name not in LINEAR_ONLY)
+def recordable(architecture: Architecture | None = None) -> tuple[str, ...]:
+    """Every quantity that networks of this architecture have; without one, every quantity."""
+    every = architecture is None or architecture.linear
+    layers = (name for name, one in LAYER_MEASURES.items() if every or not one.linear_only)
+    return (*NETWORK_MEASURES, *layers)
+
+
+MEASURES = recordable()
 
 
 @dataclass(frozen=True)
@@ -46,7 +53,7 @@ class Recording:
         check_count("record every", self.every)
         check_count("sharpness_steps", self.sharpness_steps)
         for name in self.quantities:
-            check_choice("recorded quantity", name, MEASURES)
+            check_choice("recorded quantity", name, recordable())
 
     def check_for(self, architecture: Architecture) -> None:
         """Refuse quantities that networks of this architecture do not have."""
@@ -84,11 +91,11 @@ class Trace:
     values: dict[str, Float]
 
     def __repr__(self) -> str:
-        names = ", ".join(name for name in self.values if name in MEASURES)
+        names = ", ".join(name for name in self.values if name in recordable())
         networks = next((values.shape[1] for values in self.values.values()), 0)
         return f"Trace(records={len(self.step)}, networks={networks}, quantities=[{names}])"
 
-    def frame(self, network: int = 0) -> Any:
+    def frame(self, network: int = 0) -> pd.DataFrame:
         """One network's trace as a pandas frame; layered quantities become name_1, name_2, ..."""
         import pandas as pd
 

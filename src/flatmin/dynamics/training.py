@@ -6,24 +6,27 @@ the sharpness at both ends, and returns a report that prints, saves and serialis
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flatmin.core.errors import SettingError
 from flatmin.core.files import make_directory, writing
+from flatmin.core.pages import Listing, Page, Remarks, number
 from flatmin.core.plain import json_text
+from flatmin.core.progress import Progress
+from flatmin.core.shown import Shown
 from flatmin.curvature import Sharpness, sharpness
 from flatmin.data.regression import Regression
 from flatmin.data.samples import Samples
-from flatmin.dynamics.descent import Progress
 from flatmin.dynamics.edge import EDGE_SHARE, midway, swinging
-from flatmin.dynamics.endings import LEARNED_AT, State
-from flatmin.dynamics.methods import GradientDescent, GradientFlow, Method
+from flatmin.dynamics.endings import LEARNED_AT, State, learned_note
+from flatmin.dynamics.method import WITHOUT_BIASES
+from flatmin.dynamics.methods import OWN, GradientDescent, Method
 from flatmin.dynamics.outcome import Outcome
 from flatmin.dynamics.recording import Recording, recordable
-from flatmin.network.architecture import Architecture
+from flatmin.network.architecture import Architecture, Family
 from flatmin.network.ensemble import Ensemble
 from flatmin.network.initialisation import DEFAULT_INIT, DEFAULT_SCALE, initialise
 from flatmin.theory.minimal_sharpness import CONVENTION
@@ -31,7 +34,10 @@ from flatmin.theory.minimisers import product_rank
 from flatmin.theory.prediction import predict
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.figure import Figure
+
+    from flatmin.dynamics.advice import Advice
 
 RECORDS = 200
 # How often sharpness may be measured along a descent: at every step of a run no longer than this.
@@ -50,8 +56,7 @@ FILES = {
 """What `Training.save` writes into a directory."""
 
 
-@dataclass(frozen=True, eq=False)
-class Training:
+class Training(Shown):
     """One finished run with its settings."""
 
     regression: Regression
@@ -68,6 +73,12 @@ class Training:
     minimal_sharpness: float | None
     edge_share: float | None
     learned_at: float
+    advice: Advice | None = None
+
+    def __repr__(self) -> str:
+        run = f"method={self.method.name!r}, depth={self.architecture.depth}, state={self.state!r}"
+        sharp = f"sharpness={self.final_sharpness.value:.6g}"
+        return f"Training({run}, learned={self.learned}, {sharp})"
 
     @property
     def state(self) -> str:
@@ -77,8 +88,7 @@ class Training:
     @property
     def learning_rate(self) -> float | None:
         """eta; none for gradient flow."""
-        rate: Any = self.method.learning_rate
-        return None if rate is None else float(rate)
+        return None if self.method.continuous else float(self.method.learning_rate)
 
     @property
     def edge(self) -> float | None:
@@ -90,9 +100,17 @@ class Training:
         """Whether the excess risk is at most `learned_at` of that of w = 0."""
         return bool(self.outcome.learned[0])
 
+    @property
+    def about_least(self) -> str:
+        """What S_min means for a network that is not linear; empty for one that is."""
+        if self.architecture.biases:
+            return WITHOUT_BIASES
+        of_others = "S_min is that of linear networks of the same depth"
+        return "" if self.architecture.linear else of_others
+
     def interpretation(self) -> str:
         """What happened, in two sentences or three."""
-        words = [self._learning(), _ENDINGS[State(self.state)](self)]
+        words = [self._learning(), self._ending()]
         if self.edge_share is not None and self.edge_share >= EDGE_SHARE:
             words.append(f"Edge of stability: sharpness is {self._share()}.")
         return " ".join(words)
@@ -101,39 +119,35 @@ class Training:
         return f"{self.edge_share:.3g} of {self.method.edge_formula}"
 
     def _learning(self) -> str:
-        start = self.regression.excess_at_zero
         if self.state == State.DIVERGED:
             return "Did not learn."
-        share = self.outcome.excess_risk[0] / start
+        share = self.outcome.excess_risk[0] / self.regression.excess_at_zero
         word = "Learned" if self.learned else "Did not learn"
         return f"{word}: the excess risk is {max(share, 0.0):.2g} of that of w = 0."
 
-    def _settled(self) -> str:
-        value, flat = self.final_sharpness.value, ""
-        if self.minimal_sharpness is not None:
-            flat = f", {value / self.minimal_sharpness:.4g} times the flattest possible"
-        if self.edge_share is None:
-            return f"Gradient flow arrived: sharpness {value:.4g}{flat}."
-        return f"Settled at a minimiser with sharpness {self._share()}{flat}."
-
-    def _learning_still(self) -> str:
-        more = self.outcome.more_steps[0]
-        if self.learned or not np.isfinite(more):
-            return "The risk was still falling when the run ended."
-        return f"Still falling: at this speed about {more:.2g} more steps would do."
-
-    def _oscillating(self) -> str:
-        period = int(self.outcome.period[0])
-        kind = f"with period {period}" if period else "without a period"
-        share = "" if self.edge_share is None else f", sharpness about {self._share()}"
-        return f"Oscillates {kind} and does not settle{share}{self._beyond()}."
-
-    def _stalled(self) -> str:
-        why = "a saddle" if self.architecture.linear else "a saddle, or dead units"
-        return f"Stalled far from the minimum: next to no gradient ({why})."
-
-    def _diverged(self) -> str:
-        return f"Diverged at step {int(self.outcome.steps[0])}{self._beyond()}."
+    def _ending(self) -> str:
+        outcome, value = self.outcome, self.final_sharpness.value
+        if self.state == State.SETTLED:
+            flat = ""
+            if self.minimal_sharpness is not None:
+                flat = f", {value / self.minimal_sharpness:.4g} times the flattest possible"
+            if self.edge_share is None:
+                return f"{self.method.title} arrived: sharpness {value:.4g}{flat}."
+            return f"Settled at a minimiser with sharpness {self._share()}{flat}."
+        if self.state == State.LEARNING:
+            more = outcome.more_steps[0]
+            if self.learned or not np.isfinite(more):
+                return "The risk was still falling when the run ended."
+            return f"Still falling: at this speed about {more:.2g} more steps would do."
+        if self.state == State.OSCILLATING:
+            period = int(outcome.period[0])
+            kind = f"with period {period}" if period else "without a period"
+            share = "" if self.edge_share is None else f", sharpness about {self._share()}"
+            return f"Oscillates {kind} and does not settle{share}{self._beyond()}."
+        if self.state == State.STALLED:
+            dead = "" if self.architecture.linear else ", or dead units"
+            return f"Stalled far from the minimum: next to no gradient (a saddle{dead})."
+        return f"Diverged at step {int(outcome.steps[0])}{self._beyond()}."
 
     def _beyond(self) -> str:
         """The rate beside the critical one, where that explains something."""
@@ -144,79 +158,104 @@ class Training:
             + self.method.edge_formula.replace("/eta", "/S_min").replace(" eta", " S_min")
         )
 
-    def as_dict(self) -> dict[str, Any]:
-        """The run as plain numbers, ready for JSON; what does not exist is None."""
-        outcome, rule = self.outcome, self.method.velocity_rule
-
-        def finite(value: float) -> float | None:
-            return float(value) if np.isfinite(value) else None
-
-        excess = finite(outcome.excess_risk[0])
+    def contents(self) -> dict[str, Any]:
+        """The run and its settings; what does not exist is None."""
+        outcome, settings = self.outcome, self.method.settings()
+        extras = {name: values[0] for name, values in outcome.extras.items()}
         return {
             "state": self.state,
             "learned": self.learned,
             "learned_at": self.learned_at,
             "period": int(outcome.period[0]) or None,
-            "more_steps": finite(outcome.more_steps[0]),
+            "more_steps": outcome.more_steps[0],
             "edge_share": self.edge_share,
             "steps": int(outcome.steps[0]),
-            "time": finite(outcome.extras["time"][0]) if "time" in outcome.extras else None,
-            "risk": None if excess is None else self.regression.risk_min + excess,
+            "time": extras.get("time"),
+            "risk": self.regression.risk_min + outcome.excess_risk[0],
             "risk_min": self.regression.risk_min,
-            "excess_risk": excess,
-            "distance": finite(outcome.distance[0]),
-            "gradient_norm": finite(outcome.gradient[0]),
-            "sharpness": self.final_sharpness.as_dict(),
-            "initial_sharpness": self.initial_sharpness.as_dict(),
+            "excess_risk": outcome.excess_risk[0],
+            "distance": outcome.distance[0],
+            "gradient_norm": outcome.gradient[0],
+            "sharpness": self.final_sharpness,
+            "initial_sharpness": self.initial_sharpness,
             "minimal_sharpness": self.minimal_sharpness,
             "edge": self.edge,
             "learning_rate": self.learning_rate,
             "method": self.method.name,
-            "momentum": None if rule is None else rule.beta,
-            "invariant_drift": (
-                finite(outcome.extras["drift"][0]) if "drift" in outcome.extras else None
-            ),
-            "integration_error": (
-                finite(outcome.extras["error"][0]) if "error" in outcome.extras else None
-            ),
+            **{name: settings.get(name) for name in OWN},
+            "invariant_drift": extras.get("drift"),
+            "integration_error": extras.get("error"),
             "depth": self.architecture.depth,
-            "widths": list(self.architecture.widths),
+            "widths": self.architecture.widths,
             "activation": self.architecture.activation_name,
+            "biases": self.architecture.biases,
             "init": self.init,
             "scale": self.scale,
             "seed": self.seed,
-            "preparation": list(self.regression.preparation),
+            "preparation": self.regression.preparation,
             "interpretation": self.interpretation(),
             "convention": CONVENTION,
-            "notes": list(self.regression.notes()),
+            "notes": [*self.regression.notes(), *([self.about_least] if self.about_least else [])],
         }
+
+    def page(self) -> Page:
+        """What `flatmin train` prints."""
+        outcome = self.outcome
+        rows = [
+            ("Learned", "yes" if self.learned else "no"),
+            ("How it ended", self.state),
+            ("Steps", str(int(outcome.steps[0]))),
+            ("Final risk above R_min", number(outcome.excess_risk[0])),
+            ("Distance |w - w*|²", number(outcome.distance[0])),
+            ("Gradient norm", number(outcome.gradient[0])),
+            ("Sharpness", _with_error(self.final_sharpness)),
+            ("  at initialisation", _with_error(self.initial_sharpness)),
+        ]
+        if self.minimal_sharpness is not None:
+            rows.append(("  S_min, exact", number(self.minimal_sharpness)))
+        if self.edge is not None:
+            rows.append((f"  {self.method.edge_label}", number(self.edge)))
+        if "time" in outcome.extras:
+            rows.append(("Time", number(outcome.extras["time"][0])))
+            rows.append(("Drift of the invariants", number(outcome.extras["drift"][0])))
+        data = self.regression
+        notes = [*data.preparation, f"sharpness: {CONVENTION}", learned_note(self.learned_at)]
+        notes += data.notes()
+        if self.about_least:
+            notes.append(self.about_least)
+        advice: Page = [] if self.advice is None else [Remarks(self.advice.reason)]
+        report = Remarks(self.interpretation(), notes)
+        return [*advice, Listing(("After training", ""), rows), report]
+
+    @property
+    def trace(self) -> pd.DataFrame:
+        """What was recorded along the run."""
+        return self.outcome.trace
 
     def plot(self) -> Figure:
         """The run: distance and risk, sharpness with 2/eta and S_min, layers."""
         from flatmin.dynamics.figures import training_figure
 
         title = f"depth {self.architecture.depth}, {self.init} initialisation, scale {self.scale:g}"
-        assert self.outcome.trace is not None
         return training_figure(
-            self.outcome.trace.frame(),
+            self.trace,
             f"{self.method.describe()}, {title}",
             self.edge,
             self.minimal_sharpness,
             self.method.edge_label,
         )
 
-    def save(self, directory: Path) -> list[Path]:
+    def save(self, directory: str | Path) -> list[Path]:
         """The summary, the trace, the regression, the weights at both ends, and a picture."""
         from flatmin.core.figures import save
 
-        make_directory(directory)
-        paths = {name: directory / file for name, file in FILES.items()}
+        folder = Path(directory)
+        make_directory(folder)
+        paths = {name: folder / file for name, file in FILES.items()}
         with writing(paths["summary"]) as temporary:
-            temporary.write_text(json_text(self.as_dict()) + "\n")
-        assert self.outcome.trace is not None
-        frame = self.outcome.trace.frame()
+            temporary.write_text(json_text(self) + "\n")
         with writing(paths["trace"]) as temporary:
-            frame.to_parquet(temporary, index=False)
+            self.trace.to_parquet(temporary, index=False)
         arrays = {
             "problem": self.regression.arrays(),
             "initial": self._arrays(self.initial),
@@ -229,19 +268,22 @@ class Training:
         return list(paths.values())
 
     def _arrays(self, ensemble: Ensemble) -> dict[str, Any]:
-        arrays: dict[str, Any] = {f"W{k + 1}": w for k, w in enumerate(ensemble.matrices()[0])}
-        if self.architecture.output is not None:
-            arrays["p"] = self.architecture.p
+        architecture, arrays = self.architecture, {}
+        for k, (layer, (_, columns)) in enumerate(
+            zip(ensemble[0], architecture.shapes, strict=True), start=1
+        ):
+            arrays[f"W{k}"] = layer[:, :columns]
+            if architecture.biases:
+                arrays[f"b{k}"] = layer[:, columns]
+        if architecture.output is not None:
+            arrays["p"] = architecture.p
         return arrays | {"Sigma": self.regression.sigma, "w_star": self.regression.w_star}
 
 
-_ENDINGS = {
-    State.SETTLED: Training._settled,
-    State.LEARNING: Training._learning_still,
-    State.OSCILLATING: Training._oscillating,
-    State.STALLED: Training._stalled,
-    State.DIVERGED: Training._diverged,
-}
+def _with_error(record: Sharpness) -> str:
+    if not np.isfinite(record.value):
+        return "none: the weights are too large"
+    return f"{number(record.value)} +- {record.residual:.1e}"
 
 
 def train(
@@ -251,25 +293,30 @@ def train(
     init: str = DEFAULT_INIT,
     scale: float = DEFAULT_SCALE,
     seed: int = 0,
-    learning_rate: float | None = None,
+    learning_rate: float | str | None = None,
     method: Method | None = None,
     steps: int = 10_000,
     learned_at: float = LEARNED_AT,
     record_every: int | None = None,
-    progress: Progress | None = None,
+    progress: Progress = None,
+    advice: Advice | None = None,
 ) -> Training:
     """One run by a method.
 
-    A learning rate alone is gradient descent; with neither it is gradient flow.
+    `method` is one of `methods`, or a learning rate (a number or such as "0.5critical") says that
+    it is gradient descent. `advice` is what the rate was taken from, to be shown with the run.
 
     >>> from flatmin.data.sets import paper_samples
     >>> run = train(paper_samples(), Architecture.mlp(5, 10), learning_rate=0.02, steps=5000)
     >>> run.state, run.learned
     ('settled', True)
     """
-    if method is None:
-        method = GradientFlow() if learning_rate is None else GradientDescent(learning_rate)
-    regression = problem.regression() if isinstance(problem, Samples) else problem
+    if method is None and learning_rate is not None:
+        method = GradientDescent(learning_rate)
+    elif method is None or learning_rate is not None:
+        raise SettingError("train takes either a method or the learning rate of gradient descent")
+    regression = problem.regression()
+    method = method.resolved(regression, architecture)
     initial = initialise(architecture, init, scale, seed, [("train",)], regression)
     every = record_every or max(1, 1 if method.continuous else steps // RECORDS)
     recording = Recording(
@@ -286,24 +333,25 @@ def train(
         progress=progress,
     )
     least = None
-    if regression.targets == 1 or min(architecture.widths) >= product_rank(regression):
+    if not architecture.biases and min(architecture.widths) >= product_rank(regression):
         least = predict(regression, architecture.depth, architecture.output_norm).exact
     last = sharpness(problem, outcome.ensemble)[0]
     return Training(
-        regression,
-        architecture,
-        init,
-        float(scale),
-        seed,
-        method,
-        steps,
-        initial,
-        outcome,
-        sharpness(problem, initial)[0],
-        last,
-        least,
-        share_of_edge(problem, outcome, method, last),
-        learned_at,
+        regression=regression,
+        architecture=architecture,
+        init=init,
+        scale=float(scale),
+        seed=seed,
+        method=method,
+        steps=steps,
+        initial=initial,
+        outcome=outcome,
+        initial_sharpness=sharpness(problem, initial)[0],
+        final_sharpness=last,
+        minimal_sharpness=least,
+        edge_share=share_of_edge(problem, outcome, method, last),
+        learned_at=learned_at,
+        advice=advice,
     )
 
 
@@ -311,7 +359,7 @@ def share_of_edge(
     problem: Regression | Samples, outcome: Outcome, method: Method, last: Sharpness
 ) -> float | None:
     """S over the edge at the end; None for gradient flow and after divergence (see `edge`)."""
-    if method.learning_rate is None or outcome.count(State.DIVERGED):
+    if method.continuous or outcome.count(State.DIVERGED):
         return None
     moving = swinging(outcome)
     if moving.any():
@@ -322,6 +370,6 @@ def share_of_edge(
 
 def sharpness_steps(architecture: Architecture, every: int, steps: int) -> int:
     """How many of the steps between two records sharpness is measured at."""
-    if not architecture.linear or architecture.output is None:
+    if architecture.family is not Family.ONE_OUTPUT:
         return 2
     return max(2, min(every, MEASUREMENTS * every // steps))

@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from flatmin.core.checks import check_count
-from flatmin.core.plain import Plain
+from flatmin.core.pages import Listing, Page, Remarks, number
+from flatmin.core.progress import Progress, advancing
+from flatmin.core.shown import Shown
 from flatmin.core.statistics import share_interval
 from flatmin.data.regression import Regression
 from flatmin.data.samples import Samples
@@ -37,8 +38,7 @@ _RATIO, _JUMP, _CLOSE = 1.5, 0.2, 1.03
 _LOWEST = 1e-12  # of the ceiling
 
 
-@dataclass(frozen=True, kw_only=True)
-class RatePoint:
+class RatePoint(Shown, eq=True):
     """One rate: shares of runs, and the steps after which half of those that learn have learned."""
 
     learning_rate: float
@@ -50,8 +50,7 @@ class RatePoint:
     median_steps: float | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class RateCurve(Plain):
+class RateCurve(Shown, eq=True):
     """Points by ascending rate, and how they were measured. `ceiling` is 2/S_min."""
 
     points: tuple[RatePoint, ...]
@@ -84,6 +83,28 @@ class RateCurve(Plain):
             f"{where}, {mixed}."
         )
 
+    def table(self) -> Listing:
+        """A row a rate."""
+
+        def percent(share: float) -> str:
+            return f"{100 * share:.3g} %"
+
+        rows = [
+            (
+                number(one.learning_rate),
+                percent(one.learned),
+                percent(one.unstable),
+                percent(one.slow),
+                "-" if one.median_steps is None else f"{one.median_steps:.0f}",
+            )
+            for one in self.points
+        ]
+        return Listing(("Learning rate", "learned", "unstable", "too slow", "median steps"), rows)
+
+    def page(self) -> Page:
+        """The table, and what it says."""
+        return [self.table(), Remarks(self.sentence())]
+
     def plot(self, advised: float | None = None) -> Figure:
         """The curve, with the ceiling and, if given, the rate that was advised."""
         from flatmin.dynamics.figures import rate_figure
@@ -102,9 +123,10 @@ def rate_curve(
     steps: int = STEPS,
     learned_at: float = LEARNED_AT,
     seed: int = 0,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress = None,
+    label: str = "measuring rates",
 ) -> RateCurve:
-    """Measure the curve. `progress` is called with 1 for each rate, of which MOST_RATES at most."""
+    """Measure the curve. `progress` is told 1 for each rate, of which MOST_RATES at most."""
     runs, steps = check_count("runs", runs), check_count("steps", steps)
     learned_at = check_share("learned_at", learned_at)
     regression = problem.regression() if isinstance(problem, Samples) else problem
@@ -119,8 +141,8 @@ def rate_curve(
         # Above the ceiling nothing settles: a risk that happens to fall will rise again.
         unstable = ~learned if rate > ceiling else found.unstable
         low, high = share_interval(int(learned.sum()), runs)
-        if progress is not None:
-            progress(1)
+        if advance is not None:
+            advance(1)
         points[rate] = RatePoint(
             learning_rate=rate,
             learned=float(learned.mean()),
@@ -132,8 +154,9 @@ def rate_curve(
         )
         return points[rate]
 
-    _bracket(measure, ceiling)
-    _refine(measure, points)
+    with advancing(progress, label, MOST_RATES) as advance:
+        _bracket(measure, ceiling)
+        _refine(measure, points)
     return RateCurve(
         points=tuple(points[rate] for rate in sorted(points)),
         ceiling=ceiling,

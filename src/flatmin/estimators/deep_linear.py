@@ -35,7 +35,6 @@ from flatmin.core.checks import (
     check_count,
     check_depth,
     check_nonnegative,
-    check_positive,
 )
 from flatmin.core.errors import NothingToLearn, SettingError
 from flatmin.curvature import sharpness
@@ -53,7 +52,7 @@ from flatmin.network.initialisation import (
     architecture_for,
     initialise,
 )
-from flatmin.theory.prediction import predict
+from flatmin.theory.prediction import check_rate, predict, resolve_rate
 
 STEPS = 10_000
 # At so many steps, what costs little beside a step: layers of wide networks do not.
@@ -70,9 +69,9 @@ class DeepLinearRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     - width: of the hidden layers; None is the number of features. Below the number of targets it
       bounds the rank of `coef_`.
     - init, scale: the initial weights, by the names of `flatmin.network.initialisation`.
-    - learning_rate: of gradient descent. None takes the rate that `flatmin.advise` found and tested
-      on these data. Where none can be advised, it is the largest of 1/2, 1/4, ... of the critical
-      rate at which the run does not diverge.
+    - learning_rate: of gradient descent, a number or such as "0.5critical". None takes the rate
+      that `flatmin.advise` found and tested on these data. Where none can be advised, it is the
+      largest of 1/2, 1/4, ... of the critical rate at which the run does not diverge.
     - max_steps: a run ends after so many, or once it settled at a minimiser. None is 10 000, or as
       many as the advised rate needed when it was tested, if they are more.
     - learned_at: a network has learned when its excess risk is at most this share of that of w = 0;
@@ -125,7 +124,7 @@ class DeepLinearRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         width: int | None = None,
         init: str = DEFAULT_INIT,
         scale: float = DEFAULT_SCALE,
-        learning_rate: float | None = None,
+        learning_rate: float | str | None = None,
         max_steps: int | None = None,
         learned_at: float = LEARNED_AT,
         fit_intercept: bool = True,
@@ -181,9 +180,10 @@ class DeepLinearRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         check_choice("init", self.init, INITIALISATIONS)
         check_nonnegative("scale", self.scale)
         check_share("learned_at", self.learned_at)
+        if self.learning_rate is not None:
+            check_rate(self.learning_rate)
         for name, value, check in (
             ("width", self.width, check_count),
-            ("learning_rate", self.learning_rate, check_positive),
             ("max_steps", self.max_steps, check_count),
         ):
             if value is not None:
@@ -227,7 +227,6 @@ class DeepLinearRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
                 f"The network has not learned: after {steps} steps at learning rate {rate:.4g} it "
                 f"is {state} with {share:.2g} of the excess risk of w = 0. {reason}"
             ).rstrip()
-        assert outcome.trace is not None
         return _Found(
             product,
             weights,
@@ -237,7 +236,7 @@ class DeepLinearRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             steps,
             learned,
             state,
-            outcome.trace.frame(),
+            outcome.trace,
             trouble,
         )
 
@@ -256,7 +255,8 @@ class DeepLinearRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             return None if done.count(State.DIVERGED) else done
 
         if self.learning_rate is not None:
-            rate = float(self.learning_rate)
+            norm = architecture.output_norm
+            rate = resolve_rate(self.learning_rate, regression, self.depth, norm)
             done = run(rate, self.max_steps or STEPS)
             if done is None:
                 raise SettingError(
@@ -299,7 +299,7 @@ class DeepLinearRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             [np.zeros(shape) for shape in shapes],
             curvature,
             2.0 / curvature if curvature > 0.0 else np.inf,
-            self.learning_rate,
+            None if isinstance(self.learning_rate, str) else self.learning_rate,
             0,
             True,
             State.SETTLED.value,

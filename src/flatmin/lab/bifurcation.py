@@ -14,8 +14,8 @@ import numpy as np
 from flatmin import initialise
 from flatmin.core.arrays import Float, Whole
 from flatmin.core.errors import SettingError
-from flatmin.dynamics.descent import Progress, descend
-from flatmin.dynamics.methods import GradientDescent
+from flatmin.core.progress import Advance
+from flatmin.dynamics.descent import descend
 from flatmin.lab.engine import Ground
 
 RATES, CELLS = 240, 160
@@ -35,10 +35,10 @@ class Orbits:
     diverged_from: float | None
 
 
-def orbits(ground: Ground, progress: Progress | None = None) -> Orbits:
+def orbits(ground: Ground, progress: Advance | None = None) -> Orbits:
     """The picture for the data, depth and method of a setting."""
     method = ground.method()
-    if not isinstance(method, GradientDescent):
+    if method.continuous:
         raise SettingError("the picture above the ceiling needs a learning rate, not gradient flow")
     if not ground.network.linear or ground.network.output is None:
         raise SettingError("the picture above the ceiling is for linear networks with one output")
@@ -49,7 +49,7 @@ def orbits(ground: Ground, progress: Progress | None = None) -> Orbits:
     here = initialise(
         ground.network, "flattest", _KICK, ground.setting.seed, [("orbit",)] * RATES, regression
     )
-    rule, velocity = method.velocity_rule, None
+    rule, beside = method.rule, None
     seen = np.full((SEEN, RATES), np.nan)
     target = regression.w_star / regression.w_star_norm**2
     for i in range(-1, SEEN):
@@ -58,14 +58,14 @@ def orbits(ground: Ground, progress: Progress | None = None) -> Orbits:
             here,
             rates,
             WAIT if i < 0 else 1,
-            momentum=rule,
-            velocity=velocity,
+            rule=rule,
+            beside=beside,
             tolerance=_NO_STOP,
             observe_ends=False,
             threads=1,
             progress=progress,
         )
-        here, velocity = found.ensemble, found.velocity
+        here, beside = found.ensemble, found.beside
         if i >= 0:
             kept = np.isfinite(found.excess_risk)
             product = np.broadcast_to(ground.network.p, (RATES, ground.network.p.size))[:, None, :]

@@ -81,6 +81,8 @@ def _network(ground: Ground) -> list[str]:
         words.append(f"width={asked.width}")
     if not network.linear:
         words.append(f"activation={network.activation_name!r}")
+    if network.biases:
+        words.append("biases=True")
     return [f"network = flatmin.Architecture.mlp({', '.join(words)})"]
 
 
@@ -92,8 +94,8 @@ def _method(setting: Setting, rate: float | None = None) -> str:
     if method.continuous:
         return "flatmin.GradientFlow()"
     words = [repr(method.learning_rate if rate is None else rate)]
-    if method.momentum is not None:
-        words.append(repr(method.momentum))
+    if setting.momentum is not None:
+        words.append(repr(setting.momentum))
     return f"flatmin.{_NAMES[method.name]}({', '.join(words)})"
 
 
@@ -116,22 +118,22 @@ def _pieces(ground: Ground) -> list[str]:
             "trace = outcome.trace",
         ]
     parts = segments(setting)
-    momentum = setting.method.momentum is not None
-    lines.append("traces, velocity = [], None" if momentum else "traces = []")
+    momentum = setting.momentum is not None
+    lines.append("traces, beside = [], None" if momentum else "traces = []")
     pairs = [(part.rate, part.end - part.begin) for part in parts]
     lines.append(f"for rate, steps in {pairs!r}:")
     extra = ""
     if momentum:
         name = _NAMES[setting.method.name]
-        rule = f"flatmin.{name}(rate, {setting.method.momentum!r}).velocity_rule"
-        extra = f"\n        momentum={rule}, velocity=velocity,"
+        rule = f"flatmin.{name}(rate, {setting.momentum!r}).rule"
+        extra = f"\n        rule={rule}, beside=beside,"
     lines += [
         f"    outcome = flatmin.descend(samples, now, rate, steps, recording=watch,{extra}",
         f"        observe_ends=rate == {parts[-1].rate!r})"
         if len({part.rate for part in parts}) == len(parts)
         else "        observe_ends=True)",
-        f"    now{', velocity' if momentum else ''} = "
-        f"outcome.ensemble{', outcome.velocity' if momentum else ''}",
+        f"    now{', beside' if momentum else ''} = "
+        f"outcome.ensemble{', outcome.beside' if momentum else ''}",
         "    traces.append(outcome.trace)",
     ]
     return lines
@@ -162,6 +164,7 @@ def as_command(ground: Ground, tables: Tables) -> str:
         words += ["--width", str(asked.width)]
     if asked.activation != "linear":
         words += ["--activation", asked.activation]
+    words += ["--biases"] if asked.biases else []
     words += ["--init", init.name, "--scale", repr(init.scale), "--seed", str(setting.seed)]
     words += _method_options(setting)
     words += ["--steps", str(setting.steps), "--record-every", str(setting.every), "--out", "run"]
@@ -189,7 +192,7 @@ def _method_options(setting: Setting) -> list[str]:
     if method.continuous:
         return ["--flow"]
     words = ["--learning-rate", repr(method.learning_rate)]
-    if method.momentum is not None:
-        words += ["--momentum", repr(method.momentum)]
+    if setting.momentum is not None:
+        words += ["--momentum", repr(setting.momentum)]
         words += ["--nesterov"] if method.name == "nesterov" else []
     return words

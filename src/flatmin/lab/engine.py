@@ -19,11 +19,12 @@ import numpy as np
 from flatmin import Architecture, Ensemble, Outcome, Recording, Samples, initialise, sharpness
 from flatmin.core.arrays import Float
 from flatmin.core.errors import SettingError
+from flatmin.core.progress import Advance
 from flatmin.core.seeds import Coordinate
 from flatmin.data.sets import paper_output_vector
-from flatmin.dynamics.descent import Progress, descend
+from flatmin.dynamics.descent import descend
 from flatmin.dynamics.endings import State
-from flatmin.dynamics.methods import GradientDescent, Method
+from flatmin.dynamics.methods import Method
 from flatmin.dynamics.training import Training, share_of_edge, sharpness_steps
 from flatmin.lab.settings import MOST_WEIGHTS, MOST_WORK, Setting
 from flatmin.lab.tables import Tables
@@ -49,9 +50,9 @@ class Ground:
 
     @cached_property
     def prediction(self) -> Prediction | None:
-        """The theory's numbers; none where hidden layers are too narrow for a minimiser."""
+        """The theory's numbers; none with biases, or with layers too narrow for a minimiser."""
         regression = self.samples.regression()
-        if regression.targets > 1 and min(self.network.widths) < product_rank(regression):
+        if self.network.biases or min(self.network.widths) < product_rank(regression):
             return None
         return predict(regression, self.network.depth, self.network.output_norm)
 
@@ -208,27 +209,26 @@ def piece_steps(ground: Ground) -> int:
 def advance(
     ground: Ground,
     weights: Ensemble,
-    velocity: Float | None,
+    beside: Float | None,
     rate: float | None,
     steps: int,
     **options: Any,
 ) -> Outcome:
     """Some steps at one rate from given weights; `options` are those of `descend`."""
     method = ground.method(rate)
-    assert isinstance(method, GradientDescent)
     return descend(
         ground.samples,
         weights,
         method.learning_rate,
         steps,
-        momentum=method.velocity_rule,
-        velocity=velocity,
+        rule=method.rule,
+        beside=beside,
         threads=1,
         **options,
     )
 
 
-def follow(ground: Ground, progress: Progress | None = None) -> Iterator[Piece]:
+def follow(ground: Ground, progress: Advance | None = None) -> Iterator[Piece]:
     """A run from its first record to its end, piece by piece."""
     if ground.setting.method.continuous:
         yield _flow(ground, progress)
@@ -236,16 +236,16 @@ def follow(ground: Ground, progress: Progress | None = None) -> Iterator[Piece]:
     setting, most = ground.setting, piece_steps(ground)
     options = {"recording": recording(ground), "progress": progress}
     initial = now = ground.start()
-    velocity, held, at, number = None, _Held(setting.networks), 0, 0
+    beside, held, at, number = None, _Held(setting.networks), 0, 0
     parts = segments(setting)
     for part in parts:
         while at < part.end:
             steps = min(most, part.end - at)
             last = at + steps == setting.steps
-            outcome = advance(ground, now, velocity, part.rate, steps, observe_ends=last, **options)
+            outcome = advance(ground, now, beside, part.rate, steps, observe_ends=last, **options)
             if not last and setting.networks == 1 and part is parts[-1]:
                 if outcome.count(State.SETTLED):  # perhaps by chance: look again
-                    outcome = advance(ground, now, velocity, part.rate, steps, **options)
+                    outcome = advance(ground, now, beside, part.rate, steps, **options)
                 last = outcome.count(State.SETTLED) + outcome.count(State.DIVERGED) > 0
             columns = held.columns(outcome, at, first=at == 0)
             end = None
@@ -254,7 +254,7 @@ def follow(ground: Ground, progress: Progress | None = None) -> Iterator[Piece]:
             yield Piece(number, columns, part.rate, end)
             if last:
                 return
-            now, velocity = outcome.ensemble, outcome.velocity
+            now, beside = outcome.ensemble, outcome.beside
             at, number = at + steps, number + len(columns["step"])
 
 
@@ -272,7 +272,7 @@ class _Held:
         assert outcome.trace is not None
         skip = 0 if first else 1
         values = outcome.trace.values
-        found: dict[str, Float] = {"step": (outcome.trace.step[skip:] + begin).astype(float)}
+        found: dict[str, Float] = {"step": np.asarray(outcome.trace.step[skip:] + begin, float)}
         if "time" in values and not self._many:
             found["time"] = values["time"][:, 0]
         for name in QUANTITIES:
@@ -304,7 +304,7 @@ class _Held:
         return {name: middle, f"{name}_low": low, f"{name}_high": high}
 
 
-def _flow(ground: Ground, progress: Progress | None) -> Piece:
+def _flow(ground: Ground, progress: Advance | None) -> Piece:
     """The whole of a gradient flow; its steps are the integrator's own."""
     initial, method = ground.start(), ground.method()
     outcome = method.run(
@@ -347,20 +347,20 @@ def training(ground: Ground, initial: Ensemble, outcome: Outcome, method: Method
     setting, last = ground.setting, sharpness(ground.samples, outcome.ensemble)[0]
     assert setting.initialisation.scale is not None
     return Training(
-        ground.samples.regression(),
-        ground.network,
-        setting.initialisation.name,
-        setting.initialisation.scale,
-        setting.seed,
-        method,
-        setting.steps,
-        initial,
-        outcome,
-        sharpness(ground.samples, initial)[0],
-        last,
-        None if ground.prediction is None else ground.prediction.exact,
-        share_of_edge(ground.samples, outcome, method, last),
-        setting.method.learned_at,
+        regression=ground.samples.regression(),
+        architecture=ground.network,
+        init=setting.initialisation.name,
+        scale=setting.initialisation.scale,
+        seed=setting.seed,
+        method=method,
+        steps=setting.steps,
+        initial=initial,
+        outcome=outcome,
+        initial_sharpness=sharpness(ground.samples, initial)[0],
+        final_sharpness=last,
+        minimal_sharpness=None if ground.prediction is None else ground.prediction.exact,
+        edge_share=share_of_edge(ground.samples, outcome, method, last),
+        learned_at=setting.method.learned_at,
     )
 
 

@@ -14,12 +14,12 @@ import numpy as np
 from flatmin import Ensemble, Recording, flow
 from flatmin.core.arrays import Float
 from flatmin.core.plain import plain
+from flatmin.core.progress import Advance
 from flatmin.curvature.sharpness import hessian_at
-from flatmin.dynamics.descent import Progress
 from flatmin.dynamics.measures import alignment
 from flatmin.dynamics.recording import recordable
 from flatmin.lab.engine import Ground, advance, segments
-from flatmin.ledger.check import check, one_line_each
+from flatmin.ledger.check import check
 from flatmin.ledger.collect import evidence_of
 from flatmin.ledger.statements import STATEMENTS
 
@@ -38,7 +38,7 @@ class Snapshots:
 
 
 def snapshots(
-    ground: Ground, until: int, times: Float | None = None, progress: Progress | None = None
+    ground: Ground, until: int, times: Float | None = None, progress: Advance | None = None
 ) -> Snapshots:
     """Weights at about so many points of a run, up to step `until` (of a flow, at these times)."""
     now = ground.start(1)
@@ -56,7 +56,7 @@ def snapshots(
     stride += (
         stride % 2 if stride > 1 else 0
     )  # what alternates from step to step is seen on one side
-    velocity = None
+    beside = None
     for part in segments(ground.setting):
         step = part.begin
         while step < min(part.end, until):
@@ -64,14 +64,14 @@ def snapshots(
             found = advance(
                 ground,
                 now,
-                velocity,
+                beside,
                 part.rate,
                 count,
                 tolerance=1e-200,
                 observe_ends=False,
                 progress=progress,
             )
-            now, velocity, step = found.ensemble, found.velocity, step + count
+            now, beside, step = found.ensemble, found.beside, step + count
             if not np.isfinite(found.excess_risk[0]):
                 return Snapshots(np.array(at), Ensemble.from_flat(ground.network, np.array(flat)))
             flat.append(now.flat()[0])
@@ -117,23 +117,21 @@ def eigenvalues(ground: Ground, weights: Ensemble) -> Float | None:
     return np.ascontiguousarray(found[:, ::-1][:, :EIGENVALUES].T)
 
 
-def ledger(ground: Ground, until: int, progress: Progress | None = None) -> list[dict[str, Any]]:
+def ledger(ground: Ground, until: int, progress: Advance | None = None) -> list[dict[str, Any]]:
     """Every statement of the theory on the run so far: one row each.
 
     A run whose rate was changed is judged by its last stretch of one rate.
     """
     now, setting = ground.start(), ground.setting
-    initial, velocity, rate = now, None, setting.method.learning_rate
+    initial, beside, rate = now, None, setting.method.learning_rate
     part = segments(setting)[0]
     for part in segments(setting):
         if part.end >= until or part.end == setting.steps:
             break
         steps = part.end - part.begin
-        done = advance(
-            ground, now, velocity, part.rate, steps, observe_ends=False, progress=progress
-        )
+        done = advance(ground, now, beside, part.rate, steps, observe_ends=False, progress=progress)
         initial = now = done.ensemble
-        velocity = done.velocity
+        beside = done.beside
     rate, steps = part.rate, max(1, until - part.begin)
     method = ground.method(rate)
     watch = Recording(max(1, steps // _RECORDS), recordable(ground.network))
@@ -146,8 +144,7 @@ def ledger(ground: Ground, until: int, progress: Progress | None = None) -> list
         outcome,
         init=setting.initialisation.name,
         scale=setting.initialisation.scale,
-        learning_rate=rate,
-        reach=method.reach,
+        method=method,
     )
     titles = {one.id: one.title for one in STATEMENTS}
     return [
@@ -161,5 +158,5 @@ def ledger(ground: Ground, until: int, progress: Progress | None = None) -> list
             "measured": plain(record.measured),
             "at": f"needs {record.why}" if record.why and not record.flow_only else record.at,
         }
-        for record in one_line_each(check([evidence]))
+        for record in check([evidence]).lines
     ]

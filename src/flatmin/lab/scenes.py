@@ -8,11 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from flatmin.core.plain import Plain
-
 
 @dataclass(frozen=True)
-class Scene(Plain):
+class Scene:
     """A setting, what it shows, and what of the page to open."""
 
     name: str

@@ -19,12 +19,12 @@ import json
 from typing import Any
 from urllib.parse import quote, unquote
 
-from pydantic import Field, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from flatmin.core.errors import SettingError
-from flatmin.study.fields import Count, Positive, Text
+from flatmin.study.fields import Count, Positive, Text, describe
 from flatmin.study.sections import Problem
-from flatmin.study.spec import Study, validated
+from flatmin.study.spec import Study
 
 SOURCE = "the page"
 LARGEST = {
@@ -82,6 +82,13 @@ class Setting(Study):
     changes: tuple[tuple[Count, Positive], ...] = Field(default=(), max_length=MOST_CHANGES)
     """(step, learning rate from there on), in the order of steps."""
 
+    def __init__(self, content: dict[str, Any], /) -> None:
+        # Unlike a study it is no file, and reads none.
+        try:
+            BaseModel.__init__(self, **content)
+        except ValidationError as error:
+            raise SettingError(describe(error, SOURCE, Setting)) from None
+
     @model_validator(mode="after")
     def _one_run(self) -> Setting:
         if self.grid.names():
@@ -117,8 +124,6 @@ class Setting(Study):
             raise ValueError("architecture.kind 'residual' is for one output")
         if not self.linear:
             raise ValueError("a network of several outputs must be linear")
-        if self.method.momentum is not None:
-            raise ValueError(f"method.name {self.method.name!r} is for one output")
 
     def plain(self) -> dict[str, Any]:
         """Nested dictionaries of plain values, without what is not set."""
@@ -135,6 +140,11 @@ class Setting(Study):
         return self.repetitions or 1
 
     @property
+    def momentum(self) -> float | None:
+        """The momentum of a method that has one."""
+        return self.method.own().get("momentum")
+
+    @property
     def steps(self) -> int:
         """The largest number of steps."""
         return self.method.steps or 2000
@@ -149,7 +159,7 @@ def setting_of(content: Any) -> Setting:
     """The setting in plain values, or a SettingError."""
     if not isinstance(content, dict):
         raise SettingError(f"{SOURCE}: settings must be a table of keys, got {content!r}"[:200])
-    return validated(content, SOURCE, Setting)
+    return Setting(content)
 
 
 def _pairs(content: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

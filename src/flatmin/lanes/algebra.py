@@ -1,135 +1,144 @@
-"""Products and sums over lane vectors, shared by the compiled kernels.
-
-Element e of a buffer of n lanes begins at index e n; `width` below is columns * n. Rows of a matrix
-are taken two at a time: one row leaves the arithmetic units waiting for loads, more than two spill
-registers (measured at d = 5, 20 and 64).
-"""
+"""Products and sums over lane vectors, shared by the compiled kernels."""
 # mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False, disallow-untyped-calls=False
 
 from __future__ import annotations
 
-from flatmin.lanes.compiling import inlined
-from flatmin.lanes.vectors import fma, load, plus, splat, store, times, where_less
+from typing import Any
+
+from flatmin.lanes.compiling import helper, inlined, shared
+from flatmin.lanes.tiles import in_twos, inner, outer, put, scaled, take, zeros
+from flatmin.lanes.vectors import fma, where
+
+
+def _transposed(rows: int) -> Any:
+    @inlined
+    def tile(w, columns, x, y, add):
+        part = take(x, rows, 1)
+        if add:
+            for j in range(columns):
+                y[j] = inner(take(w[j:], rows, columns), part, y[j])
+        else:
+            for j in range(columns):
+                y[j] = inner(take(w[j:], rows, columns), part, 0.0)
+
+    return tile
+
+
+def _added(rows: int) -> Any:
+    @inlined
+    def tile(w, columns, x, y):
+        total = take(y, rows, 1)
+        for j in range(columns):
+            total = outer(take(w[j:], rows, columns), x[j], total)
+        put(y, 1, total)
+
+    return tile
+
+
+def _stepped(rows: int) -> Any:
+    @inlined
+    def tile(w, columns, x, y, factor, b):
+        change = scaled(factor, take(b, rows, 1))
+        total = zeros(w, rows)
+        for j in range(columns):
+            old = take(w[j:], rows, columns)
+            total = outer(old, x[j], total)
+            put(w[j:], columns, outer(change, x[j], old))
+        put(y, 1, total)
+
+    return tile
+
+
+_some_transposed, _some_added, _some_stepped = map(in_twos, (_transposed, _added, _stepped))
 
 
 @inlined
-def _two_rows_transposed(zero, n, w, row, x, x_at, width, y, y_at, start):
-    """y (+)= w_i x_i + w_{i+1} x_{i+1} for the two rows that begin at `row`."""
-    x0 = load(zero, x, x_at)
-    x1 = load(zero, x, x_at + n)
-    if start:
-        for j in range(0, width, n):
-            total = fma(load(zero, w, row + j), x0, zero)
-            store(y, y_at + j, fma(load(zero, w, row + width + j), x1, total))
-    else:
-        for j in range(0, width, n):
-            total = fma(load(zero, w, row + j), x0, load(zero, y, y_at + j))
-            store(y, y_at + j, fma(load(zero, w, row + width + j), x1, total))
-
-
-@inlined
-def _one_row_transposed(zero, n, w, row, x, x_at, width, y, y_at, start):
-    """y (+)= w_i x_i for the row that begins at `row`."""
-    x0 = load(zero, x, x_at)
-    if start:
-        for j in range(0, width, n):
-            store(y, y_at + j, fma(load(zero, w, row + j), x0, zero))
-    else:
-        for j in range(0, width, n):
-            store(y, y_at + j, fma(load(zero, w, row + j), x0, load(zero, y, y_at + j)))
-
-
-@inlined
-def transposed_times(zero, n, w, at, rows, columns, x, x_at, y, y_at, add):
+def transposed_times(w, rows, columns, x, y, add):
     """y = W' x, or y += W' x if `add`."""
-    width = columns * n
     i = 0
     while i < rows:
-        row, here, start = at + i * width, x_at + i * n, i == 0 and not add
-        if rows - i >= 2:
-            _two_rows_transposed(zero, n, w, row, x, here, width, y, y_at, start)
-        else:
-            _one_row_transposed(zero, n, w, row, x, here, width, y, y_at, start)
-        i += 2
+        i += _some_transposed(rows - i, w[i * columns :], columns, x[i:], y, add or i > 0)
 
 
 @inlined
-def _two_rows(zero, n, w, row, x, x_at, width, y, y_at, first, second):
-    """The two entries of y that belong to the rows that begin at `row`, from given first terms."""
-    for j in range(0, width, n):
-        v = load(zero, x, x_at + j)
-        first = fma(load(zero, w, row + j), v, first)
-        second = fma(load(zero, w, row + width + j), v, second)
-    store(y, y_at, first)
-    store(y, y_at + n, second)
-
-
-@inlined
-def _one_row(zero, n, w, row, x, x_at, width, y, y_at, first):
-    for j in range(0, width, n):
-        first = fma(load(zero, w, row + j), load(zero, x, x_at + j), first)
-    store(y, y_at, first)
-
-
-@inlined
-def add_times(zero, n, w, at, rows, columns, x, x_at, y, y_at):
+def add_times(w, rows, columns, x, y):
     """y += W x."""
-    width = columns * n
     i = 0
     while i < rows:
-        row, here = at + i * width, y_at + i * n
-        if rows - i >= 2:
-            first, second = load(zero, y, here), load(zero, y, here + n)
-            _two_rows(zero, n, w, row, x, x_at, width, y, here, first, second)
-        else:
-            _one_row(zero, n, w, row, x, x_at, width, y, here, load(zero, y, here))
-        i += 2
+        i += _some_added(rows - i, w[i * columns :], columns, x, y[i:])
 
 
 @inlined
-def scaled_symmetric(zero, n, sigma, scale, x, y, d):
-    """y = scale Sigma x for the d x d matrix shared by all lanes; returns x' y."""
-    from_zero = zero
-    for i in range(d):
-        total = zero
-        for j in range(d):
-            total = fma(splat(zero, scale * sigma[i, j]), load(zero, x, j * n), total)
-        store(y, i * n, total)
-        from_zero = fma(total, load(zero, x, i * n), from_zero)
-    return from_zero
+def times_and_step(w, rows, columns, x, y, factor, b):
+    """y = W x with the old W, and W += factor b x', in the same pass."""
+    i = 0
+    while i < rows:
+        i += _some_stepped(rows - i, w[i * columns :], columns, x, y[i:], factor, b[i:])
 
 
 @inlined
-def dot(zero, n, x, x_at, y, y_at, width):
-    """x.y over vectors of `width` / n elements, in two chains."""
-    even, odd = zero, zero
-    j = 0
-    while j < width:
-        even = fma(load(zero, x, x_at + j), load(zero, y, y_at + j), even)
-        if width - j >= 2 * n:
-            odd = fma(load(zero, x, x_at + j + n), load(zero, y, y_at + j + n), odd)
-        j += 2 * n
-    return plus(even, odd)
+def input_gradient(sigma, e, a):
+    """a = 2 Sigma e for the matrix shared by all lanes; returns e' Sigma e."""
+    excess = 0.0
+    for i in range(sigma.shape[0]):
+        total = 0.0
+        for j in range(sigma.shape[0]):
+            total = fma(sigma[i, j], e[j], total)
+        excess = fma(total, e[i], excess)
+        a[i] = total + total
+    return excess
 
 
 @inlined
-def add_scaled(zero, n, factor, x, x_at, y, y_at, width):
+def dot(x, y, size):
+    """x.y, in two chains."""
+    even = odd = 0.0
+    for j in range(0, size, 2):
+        even = fma(x[j], y[j], even)
+        if size - j >= 2:
+            odd = fma(x[j + 1], y[j + 1], odd)
+    return even + odd
+
+
+@helper
+def gradient_square(a, b, layout):
+    """|gradient|^2 = sum over layers of |b_k|^2 |a_k|^2."""
+    widths, nodes = layout.widths, layout.nodes
+    total = 0.0
+    for k in range(len(widths) - 1):
+        below, above = a[nodes[k] :], b[nodes[k + 1] :]
+        total = fma(dot(below, below, widths[k]), dot(above, above, widths[k + 1]), total)
+    return total
+
+
+@inlined
+def add_scaled(factor, x, y, size):
     """y += factor x."""
-    for j in range(0, width, n):
-        store(y, y_at + j, fma(factor, load(zero, x, x_at + j), load(zero, y, y_at + j)))
+    for j in range(size):
+        y[j] = fma(factor, x[j], y[j])
 
 
 @inlined
-def scale_into(zero, n, factor, x, x_at, y, y_at, width):
+def scale_into(factor, x, y, size):
     """y = factor x."""
-    for j in range(0, width, n):
-        store(y, y_at + j, times(factor, load(zero, x, x_at + j)))
+    for j in range(size):
+        y[j] = factor * x[j]
+
+
+@shared
+def larger(x, y):
+    """max(x, y); y where x is not a number."""
+    return where(x > y, x, y)
+
+
+@shared
+def smaller(x, y):
+    """min(x, y); y where x is not a number."""
+    return where(x < y, x, y)
 
 
 @inlined
-def widen(zero, n, extremes, at, value):
-    """extremes[at] and the vector after it become the least and the largest with `value`."""
-    low = load(zero, extremes, at)
-    high = load(zero, extremes, at + n)
-    store(extremes, at, where_less(value, low, value, low))
-    store(extremes, at + n, where_less(high, value, value, high))
+def widen(extremes, value):
+    """The two vectors of `extremes` become the least and the largest with `value`."""
+    extremes[0] = smaller(value, extremes[0])
+    extremes[1] = larger(value, extremes[1])

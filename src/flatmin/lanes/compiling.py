@@ -16,14 +16,40 @@ from typing import Any
 
 from numba import config as _config
 from numba import njit
+from numba import types as _types
+from numba.extending import register_jitable
 
 config: Any = _config
+types: Any = _types
 
-inlined: Callable[[Callable[..., Any]], Callable[..., Any]] = njit(nogil=True, forceinline=True)
+
+def _of_types_only(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """njit for functions that kernels call, compiled once for all values of their arguments.
+
+    Numba compiles f(x, 0) and f(x, 1) apart, as functions of a literal.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        dispatcher: Any = njit(nogil=True, **options)(function)
+        choose = dispatcher.get_call_template
+
+        def of_types(args: Any, kws: Any) -> Any:
+            return choose([types.unliteral(kind) for kind in args], kws)
+
+        dispatcher.get_call_template = of_types
+        return dispatcher  # type: ignore[no-any-return]
+
+    return decorate
+
+
+inlined = _of_types_only(forceinline=True)
 """For helpers of a few lines inside hot loops; without it d = 5 runs a third slower."""
 
-helper: Callable[[Callable[..., Any]], Callable[..., Any]] = njit(nogil=True)
+helper = _of_types_only()
 """For larger parts of a kernel."""
+
+shared: Callable[[Callable[..., Any]], Callable[..., Any]] = register_jitable(forceinline=True)
+"""As `inlined`, and still a Python function: for formulas that NumPy's arrays go through too."""
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -21,10 +21,9 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import extending, types
-from numba.core import cgutils
 
 from flatmin.lanes.compiling import inlined
-from flatmin.lanes.vectors import absolute, fma, minus, over, plus, splat, times, where_less
+from flatmin.lanes.vectors import absolute, fma, llvm_function, where
 
 # untyped: an intrinsic is called without its first argument
 intrinsic: Any = extending.intrinsic
@@ -46,15 +45,10 @@ def polynomial(coefficients: tuple[float, ...]) -> Any:
     @intrinsic
     def evaluate(typing, x):
         def codegen(context, builder, signature, arguments):
-            vector = context.get_value_type(x)
-            suffix = "f32" if x.element == types.float32 else "f64"
-            kind = ir.FunctionType(vector, [vector] * 3)
-            fused = cgutils.get_or_insert_function(
-                builder.module, kind, f"llvm.fma.v{x.count}{suffix}"
-            )
+            vector, fused = context.get_value_type(x), llvm_function("fma")
             total = _constant(vector, coefficients[-1])
             for c in coefficients[-2::-1]:
-                total = builder.call(fused, [total, arguments[0], _constant(vector, c)])
+                total = fused(builder, x, total, arguments[0], _constant(vector, c))
             return total
 
         return x(x), codegen
@@ -65,17 +59,8 @@ def polynomial(coefficients: tuple[float, ...]) -> Any:
 @intrinsic
 def by_precision(typing, like, double, single):
     """The vector of `double` if the lanes are float64, of `single` if they are float32."""
-
-    def codegen(context, builder, signature, arguments):
-        scalar = arguments[1]
-        if like.element == types.float32:
-            scalar = builder.fptrunc(arguments[2], ir.FloatType())
-        empty = ir.Constant(context.get_value_type(like), ir.Undefined)
-        first = builder.insert_element(empty, scalar, ir.Constant(ir.IntType(32), 0))
-        index = ir.VectorType(ir.IntType(32), like.count)
-        return builder.shuffle_vector(first, first, ir.Constant(index, [0] * like.count))
-
-    return like(like, types.float64, types.float64), codegen
+    place = 2 if like.element == types.float32 else 1
+    return like(like, like, like), lambda context, builder, signature, given: given[place]
 
 
 @intrinsic
@@ -92,12 +77,6 @@ def exponent(typing, biased):
     return biased(biased), codegen
 
 
-@intrinsic
-def negative(typing, a):
-    """-a."""
-    return a(a), lambda context, builder, signature, arguments: builder.fneg(*arguments)
-
-
 @inlined
 def rounding(like):
     """The number whose sum with t has the nearest whole k, plus the exponent bias, as low bits."""
@@ -107,8 +86,8 @@ def rounding(like):
 @inlined
 def between(low, x, high):
     """x moved into [low, high]; NaN stays NaN."""
-    x = where_less(high, x, high, x)
-    return where_less(x, low, low, x)
+    x = where(x > high, high, x)
+    return where(x < low, low, x)
 
 
 # P and Q: relative error 4.8e-18 of P/Q = tanh(f log(2)/2)/f on 0 <= f^2 <= 1/4
@@ -120,21 +99,21 @@ _Q = polynomial((4368.077660024972, 233.17769678877792, 1.0))
 def logistic_of_power(t):
     """1/(1 + 2^t) = A/(A + 2^k B), with |t| held below 1000 (float32: 100)."""
     bound = by_precision(t, 1000.0, 100.0)
-    t = between(negative(bound), t, bound)
+    t = between(-bound, t, bound)
     magic = rounding(t)
-    biased = plus(t, magic)
-    f = minus(t, minus(biased, magic))
-    z = times(f, f)
+    biased = t + magic
+    f = t - (biased - magic)
+    z = f * f
     p, q = _P(z), _Q(z)
-    a = fma(negative(f), p, q)
-    return over(a, fma(exponent(biased), fma(f, p, q), a))
+    a = fma(-f, p, q)
+    return a / fma(exponent(biased), fma(f, p, q), a)
 
 
 @inlined
 def _reduce(x, magic):
     """t = x log2(e) rounded into `magic`, and the fraction f of t to its last bit."""
-    biased = fma(x, splat(x, LOG2E), magic)
-    f = fma(x, splat(x, LOG2E), minus(magic, biased))
+    biased = fma(x, LOG2E, magic)
+    f = fma(x, LOG2E, magic - biased)
     return biased, fma(x, by_precision(x, LOG2E_REST, LOG2E_REST_SINGLE), f)
 
 
@@ -144,25 +123,24 @@ def exp(x):
 
     2^(k-1) is formed instead of 2^k, because 2^1024 is not a number though e^709.7 is.
     """
-    zero = splat(x, 0.0)
     low = by_precision(x, -708.0, -87.0)
     inside = between(low, x, by_precision(x, 710.0, 89.0))
-    biased, f = _reduce(inside, minus(rounding(x), splat(x, 1.0)))
-    z = times(f, f)
+    biased, f = _reduce(inside, rounding(x) - 1.0)
+    z = f * f
     p, q = _P(z), _Q(z)
-    value = times(exponent(biased), over(fma(f, p, q), fma(negative(f), p, q)))
-    return where_less(x, low, zero, plus(value, value))
+    value = exponent(biased) * (fma(f, p, q) / fma(-f, p, q))
+    return where(x < low, 0.0, value + value)
 
 
 @inlined
 def sigmoid(x):
     """1/(1 + e^-x) = A/(A + 2^k B) for -x, with |x| held below 690 (float32: 69)."""
     bound = by_precision(x, 690.0, 69.0)
-    biased, f = _reduce(negative(between(negative(bound), x, bound)), rounding(x))
-    z = times(f, f)
+    biased, f = _reduce(-between(-bound, x, bound), rounding(x))
+    z = f * f
     p, q = _P(z), _Q(z)
-    a = fma(negative(f), p, q)
-    return over(a, fma(exponent(biased), fma(f, p, q), a))
+    a = fma(-f, p, q)
+    return a / fma(exponent(biased), fma(f, p, q), a)
 
 
 @inlined
@@ -171,15 +149,13 @@ def tanh(x):
 
     2^k - 1 is exact and 0 for k = 0, so small x lose no digits. |x| is held below 30.
     """
-    bound = splat(x, 30.0)
-    x = between(negative(bound), x, bound)
-    biased, f = _reduce(plus(x, x), rounding(x))
-    z = times(f, f)
-    p, q = times(f, _P(z)), _Q(z)
-    one = splat(x, 1.0)
+    x = between(-30.0, x, 30.0)
+    biased, f = _reduce(x + x, rounding(x))
+    z = f * f
+    p, q = f * _P(z), _Q(z)
     power = exponent(biased)
-    less, more = minus(power, one), plus(power, one)
-    return over(fma(less, q, times(more, p)), fma(more, q, times(less, p)))
+    less, more = power - 1.0, power + 1.0
+    return fma(less, q, more * p) / fma(more, q, less * p)
 
 
 # 2 atanh(s)/s in s^2 on [0, 1/9]: relative error 1.2e-18
@@ -195,11 +171,10 @@ _LOGARITHM = polynomial(
 @inlined
 def softplus(x):
     """log(1 + e^x) = max(x, 0) + log(1 + y), y = e^-|x|; log(1 + y) = 2 atanh(y/(2 + y))."""
-    zero = splat(x, 0.0)
-    y = exp(negative(absolute(x)))
-    s = over(y, plus(splat(x, 2.0), y))
+    y = exp(-absolute(x))
+    s = y / (2.0 + y)
     # NaN in x is still NaN in s
-    return plus(where_less(zero, x, x, zero), times(s, _LOGARITHM(times(s, s))))
+    return where(x > 0.0, x, 0.0) + s * _LOGARITHM(s * s)
 
 
 # e^(a^2/2) times the distribution at -a, on 0 <= a <= 39: relative error 1.8e-18
@@ -226,13 +201,12 @@ def gaussian(x):
     e^(-x^2/2) is corrected by 1 - (x^2 - x*x)/2 for the rounding of the square.
     """
     bound = by_precision(x, 38.0, 13.0)
-    x = between(negative(bound), x, bound)
-    half = splat(x, -0.5)
-    square = times(x, x)
-    rest = times(half, fma(x, x, negative(square)))
-    e = exp(times(half, square))
+    x = between(-bound, x, bound)
+    square = x * x
+    rest = -0.5 * fma(x, x, -square)
+    e = exp(-0.5 * square)
     e = fma(e, rest, e)
     a = absolute(x)
-    tail = times(e, over(_MILLS_ABOVE(a), _MILLS_BELOW(a)))
-    distribution = where_less(splat(x, 0.0), x, minus(splat(x, 1.0), tail), tail)
-    return distribution, times(splat(x, DENSITY), e)
+    tail = e * (_MILLS_ABOVE(a) / _MILLS_BELOW(a))
+    distribution = where(x > 0.0, 1.0 - tail, tail)
+    return distribution, DENSITY * e

@@ -15,245 +15,119 @@ from __future__ import annotations
 
 import numpy as np
 
-from flatmin.lanes.algebra import dot, transposed_times, widen
-from flatmin.lanes.compiling import compiled, helper, inlined
-from flatmin.lanes.momentum_descent import forward_with_velocity, steady_square
-from flatmin.lanes.vectors import (
-    absolute,
-    all_less,
-    fma,
-    load,
-    minus,
-    splat,
-    store,
-    times,
-    where_less,
+from flatmin.lanes.algebra import (
+    dot,
+    gradient_square,
+    input_gradient,
+    larger,
+    times_and_step,
+    transposed_times,
+    widen,
 )
+from flatmin.lanes.compiling import compiled, helper, inlined
+from flatmin.lanes.layout import block_of, scratch
+from flatmin.lanes.momentum_descent import steady_square, times_and_step_with_velocity
+from flatmin.lanes.vectors import absolute, all_lanes, splat, vectors, where
 
 
 @inlined
-def _two_rows(zero, n, w, row, b, a, above, width, below, descent):
-    """Two rows of `_forward`."""
-    c0 = times(descent, load(zero, b, above))
-    c1 = times(descent, load(zero, b, above + n))
-    total0 = zero
-    total1 = zero
-    for j in range(0, width, n):
-        x = load(zero, a, below + j)
-        w0 = load(zero, w, row + j)
-        total0 = fma(w0, x, total0)
-        store(w, row + j, fma(c0, x, w0))
-        w1 = load(zero, w, row + width + j)
-        total1 = fma(w1, x, total1)
-        store(w, row + width + j, fma(c1, x, w1))
-    store(a, above, total0)
-    store(a, above + n, total1)
-
-
-@inlined
-def _one_row(zero, n, w, row, b, a, above, width, below, descent):
-    """One row of `_forward`."""
-    c0 = times(descent, load(zero, b, above))
-    total0 = zero
-    for j in range(0, width, n):
-        x = load(zero, a, below + j)
-        w0 = load(zero, w, row + j)
-        total0 = fma(w0, x, total0)
-        store(w, row + j, fma(c0, x, w0))
-    store(a, above, total0)
-
-
-@inlined
-def _forward(zero, n, w, layer, b, a, rows, above, cols, below, descent):
-    """a_above = W a_below with the old W, and W += descent b_above a_below', in the same pass."""
-    width = cols * n
-    i = 0
-    while i < rows:
-        row = layer + i * width
-        if rows - i >= 2:
-            _two_rows(zero, n, w, row, b, a, above + i * n, width, below, descent)
-        else:
-            _one_row(zero, n, w, row, b, a, above + i * n, width, below, descent)
-        i += 2
-
-
-@inlined
-def input_gradient(zero, n, sigma, error, a, d):
-    """a_1 = 2 Sigma e; returns e' Sigma e, the excess risk. Four rows at a time."""
-    two = splat(zero, 2.0)
-    excess = zero
-    for i in range(0, d - 3, 4):
-        g0 = zero
-        g1 = zero
-        g2 = zero
-        g3 = zero
-        for j in range(d):
-            e = load(zero, error, j * n)
-            g0 = fma(splat(zero, sigma[i, j]), e, g0)
-            g1 = fma(splat(zero, sigma[i + 1, j]), e, g1)
-            g2 = fma(splat(zero, sigma[i + 2, j]), e, g2)
-            g3 = fma(splat(zero, sigma[i + 3, j]), e, g3)
-        excess = fma(g0, load(zero, error, i * n), excess)
-        excess = fma(g1, load(zero, error, i * n + n), excess)
-        excess = fma(g2, load(zero, error, i * n + 2 * n), excess)
-        excess = fma(g3, load(zero, error, i * n + 3 * n), excess)
-        store(a, i * n, times(two, g0))
-        store(a, i * n + n, times(two, g1))
-        store(a, i * n + 2 * n, times(two, g2))
-        store(a, i * n + 3 * n, times(two, g3))
-    for i in range(d - d % 4, d):
-        g0 = zero
-        for j in range(d):
-            g0 = fma(splat(zero, sigma[i, j]), load(zero, error, j * n), g0)
-        excess = fma(g0, load(zero, error, i * n), excess)
-        store(a, i * n, times(two, g0))
-    return excess
+def sweep_backward(w, network, b):
+    """b_L = p and b_{k-1} = W_k' b_k for all layers."""
+    widths, layers, nodes = network.layout
+    for i in range(len(network.p)):
+        b[nodes[-2] + i] = network.p[i]
+    for k in range(len(widths) - 2, -1, -1):
+        here, below = b[nodes[k + 1] :], b[nodes[k] :]
+        transposed_times(w[layers[k] :], widths[k + 1], widths[k], here, below, False)
 
 
 @helper
-def _gradient_square(zero, n, a, b, widths, nodes):
-    """|gradient|^2 = sum over layers of |b_k|^2 |a_k|^2."""
-    total = zero
-    for k in range(len(widths) - 1):
-        squares_a = dot(zero, n, a, nodes[k], a, nodes[k], widths[k] * n)
-        squares_b = dot(zero, n, b, nodes[k + 1], b, nodes[k + 1], widths[k + 1] * n)
-        total = fma(squares_a, squares_b, total)
-    return total
-
-
-@inlined
-def _small(zero, n, square, risk, b, nodes, widths, tolerance, relative, settled):
-    """1 in the lanes that have arrived: a small gradient, and not at the saddle w = 0.
-
-    Small means |grad|^2 <= tolerance or |grad|^2 <= relative |b_1|^4 (see `descent`).
-    """
-    one = splat(zero, 1.0)
-    b_1 = dot(zero, n, b, nodes[1], b, nodes[1], widths[1] * n)
-    bound = times(times(b_1, b_1), splat(zero, relative))
-    least = splat(zero, tolerance)
-    bound = where_less(bound, least, least, bound)
-    return where_less(bound, square, zero, where_less(risk, splat(zero, settled), one, zero))
-
-
-@helper
-def _clear_lanes(zero, n, excess, limit, vectors):
+def _clear(diverged, x, size):
     """Zero the diverged lanes of a buffer: their products vanish instead of becoming NaN."""
-    for j in range(0, len(vectors), n):
-        store(vectors, j, where_less(excess, limit, load(zero, vectors, j), zero))
+    for j in range(size):
+        x[j] = where(diverged, 0.0, x[j])
 
 
 @helper
-def descend_block(
-    lanes, w, widths, p, sigma, target, rate, left, excess, gradient, distance, extremes,
-    begin, steps, check, tolerance, relative, settled, limit, momentum,
-):  # fmt: skip
+def descent_scratch(lanes, network, weights):
+    """The memory that `descend_block` works in."""
+    return scratch((2 * network.layout.nodes[-1] + network.layout.widths[0]) * len(lanes), weights)
+
+
+@helper
+def descend_block(lanes, weights, network, runs, stop, momentum, begin, steps, memory):
     """Descend one block by at most `steps` steps.
 
-    lanes       tuple of n numbers; only its length and type are used
-    w           flat weights of the block, changed in place
-    widths      d_0 .. d_L;  p [d_L];  sigma [d_0, d_0];  target w* [d_0]
-    rate        [n] learning rates, set to 0 in the lanes that have stopped
-    left        [n] steps left (whole numbers), lowered by one for each step taken
-    excess, gradient, distance   [n] results at the returned weights: excess risk, squared
-                gradient norm, |w - w*|^2; infinite for a diverged lane
-    extremes    [6 n] widened by what every step leads to: least and largest excess, distance,
-                squared gradient; or empty
-    begin       steps taken before this call; a lane may stop as arrived (see `_small`) when the
-                count of all steps is a multiple of `check`, however they are cut into calls
-    limit       a lane stops as diverged before the step at which its excess risk is not < limit
-    momentum    None, or (keep, push, pull) of `momentum_descent`; what does not apply to the type
-                given is not compiled
+    lanes      tuple of n numbers; only its length and type are used
+    weights    flat weights of the block, and velocities after them, changed in place
+    network, runs, stop
+               of `layout`, runs of this block only
+    momentum   None, or (keep, push, pull) of `momentum_descent`; what does not apply to the type
+               given is not compiled
+    begin      steps taken before this call
+    memory     of `descent_scratch`
     """
-    n, depth, d = len(lanes), len(widths) - 1, widths[0]
-    zero, one, half = splat(lanes, 0.0), splat(lanes, 1.0), splat(lanes, 0.5)
-    bound, infinite = splat(lanes, limit), splat(lanes, np.inf)
-    tiny = splat(lanes, 1e-30)
+    widths, layers, nodes = network.layout
+    depth, d, size = len(widths) - 1, widths[0], nodes[-1]
+    w, a, extremes = vectors(lanes, weights), vectors(lanes, memory), vectors(lanes, runs.extremes)
+    b, error, velocity = a[size:], a[2 * size :], w[layers[depth] :]
+    watched = len(runs.extremes) > 0
 
-    # layer k+1 begins at layers[k] of a block, the node vectors a_{k+1} and b_k at nodes[k]
-    layers = np.zeros(depth + 1, np.int64)
-    nodes = np.zeros(depth + 2, np.int64)
-    for k in range(depth + 1):
-        nodes[k + 1] = nodes[k] + widths[k] * n
-    for k in range(depth):
-        layers[k + 1] = layers[k] + widths[k + 1] * widths[k] * n
-    a = np.zeros(nodes[depth + 1], w.dtype)
-    b = np.zeros(nodes[depth + 1], w.dtype)
-    error = np.zeros(d * n, w.dtype)
-    watched = len(extremes) > 0
-
-    eta = load(zero, rate, 0)
-    todo = load(zero, left, 0)
+    eta, todo = vectors(lanes, runs.rate)[0], vectors(lanes, runs.left)[0]
     step = 0
     while True:
         # the last pass has rate 0: it only measures the risk and the gradient
-        measure = step == steps or (step % check == 0 and all_less(eta, tiny))
-        for i in range(widths[depth]):
-            store(b, nodes[depth] + i * n, splat(zero, p[i]))
-        for k in range(depth - 1, -1, -1):
-            transposed_times(
-                zero, n, w, layers[k], widths[k + 1], widths[k], b, nodes[k + 1], b, nodes[k], False
-            )
+        measure = step == steps or (step % stop.check == 0 and all_lanes(eta < 1e-30))
+        sweep_backward(w, network, b)
         for j in range(d):
-            store(error, j * n, minus(load(zero, b, j * n), splat(zero, target[j])))
+            error[j] = b[j] - network.target[j]
         # In a lane that overflows e' Sigma e can come out as -inf.
-        risk = absolute(input_gradient(zero, n, sigma, error, a, d))
+        risk = absolute(input_gradient(network.sigma, error, a))
 
         # a lane stops at rate 0: no steps left, or the risk beyond the limit or NaN
-        eta = where_less(half, todo, eta, zero)
-        eta = where_less(risk, bound, eta, zero)
-        if not all_less(risk, bound):
-            _clear_lanes(zero, n, risk, bound, a)
-            _clear_lanes(zero, n, risk, bound, b)
-        move = zero if measure else eta
-        todo = minus(todo, where_less(zero, move, one, zero))
-
-        descent = minus(zero, move)
+        fine = risk < stop.limit
+        eta = where(fine & (todo > 0.5), eta, 0.0)
+        if not all_lanes(fine):
+            _clear(~fine, a, 2 * size)
+        move = splat(lanes, 0.0) if measure else eta
+        todo = todo - where(move > 0.0, 1.0, 0.0)
         for k in range(depth):
+            rows, columns, layer = widths[k + 1], widths[k], w[layers[k] :]
+            x, y, above = a[nodes[k] :], a[nodes[k + 1] :], b[nodes[k + 1] :]
             if momentum is None:
-                _forward(
-                    zero, n, w, layers[k], b, a,
-                    widths[k + 1], nodes[k + 1], widths[k], nodes[k], descent,
-                )  # fmt: skip
+                times_and_step(layer, rows, columns, x, y, -move, above)
             else:
-                forward_with_velocity(
-                    zero, n, w, layers[k], layers[depth] + layers[k], b, a,
-                    widths[k + 1], nodes[k + 1], widths[k], nodes[k], move, momentum,
-                )  # fmt: skip
+                times_and_step_with_velocity(
+                    layer, velocity[layers[k] :], rows, columns, x, y, move, above, momentum
+                )
         if watched and step > 0:
-            widen(zero, n, extremes, 0, risk)
-            widen(zero, n, extremes, 2 * n, dot(zero, n, error, 0, error, 0, d * n))
-            widen(zero, n, extremes, 4 * n, _gradient_square(zero, n, a, b, widths, nodes))
+            widen(extremes, risk)
+            widen(extremes[2:], dot(error, error, d))
+            widen(extremes[4:], gradient_square(a, b, network.layout))
         if measure:
-            square = _gradient_square(zero, n, a, b, widths, nodes)
-            apart = dot(zero, n, error, 0, error, 0, d * n)
-            store(rate, 0, eta)
-            store(left, 0, todo)
-            store(excess, 0, where_less(risk, bound, risk, infinite))
-            store(gradient, 0, where_less(risk, bound, square, infinite))
-            store(distance, 0, where_less(risk, bound, apart, infinite))
+            square, apart = gradient_square(a, b, network.layout), dot(error, error, d)
+            vectors(lanes, runs.rate)[0] = eta
+            vectors(lanes, runs.left)[0] = todo
+            vectors(lanes, runs.excess)[0] = where(fine, risk, np.inf)
+            vectors(lanes, runs.gradient)[0] = where(fine, square, np.inf)
+            vectors(lanes, runs.distance)[0] = where(fine, apart, np.inf)
             return
         step += 1
-        if (begin + step) % check == 0:
-            square = _gradient_square(zero, n, a, b, widths, nodes)
+        if (begin + step) % stop.check == 0:
+            square = gradient_square(a, b, network.layout)
             if momentum is not None:
                 # A small gradient is no rest if the velocity carries the weights on.
-                steady = steady_square(zero, n, w, layers[depth], w.size, eta, momentum)
-                square = where_less(square, steady, steady, square)
-            there = _small(zero, n, square, risk, b, nodes, widths, tolerance, relative, settled)
-            eta = where_less(zero, there, zero, eta)
+                square = larger(steady_square(velocity, layers[depth], eta, momentum), square)
+            b_1 = b[nodes[1] :]
+            small = dot(b_1, b_1, widths[1])
+            small = larger(small * small * stop.relative, stop.tolerance)
+            eta = where((square <= small) & (risk < stop.settled), 0.0, eta)
 
 
 @compiled
-def descend(
-    lanes, weights, widths, p, sigma, target, rate, left, excess, gradient, distance, extremes,
-    begin, steps, check, tolerance, relative, settled, limit, momentum, first, last,
-):  # fmt: skip
-    """`descend_block` for blocks first..last-1; per-lane arrays are [block, n], extremes
-    [block, 6 or 0, n]."""
+def descend(lanes, weights, network, runs, stop, momentum, begin, steps, first, last):
+    """`descend_block` for blocks first..last-1 of weights [block, P, n]."""
+    memory = descent_scratch(lanes, network, weights)
     for block in range(first, last):
-        descend_block(
-            lanes, weights[block].reshape(-1), widths, p, sigma, target,
-            rate[block], left[block], excess[block], gradient[block], distance[block],
-            extremes[block].reshape(-1), begin, steps, check, tolerance, relative, settled, limit,
-            momentum,
-        )  # fmt: skip
+        w, of_block = weights[block].reshape(-1), block_of(runs, block)
+        descend_block(lanes, w, network, of_block, stop, momentum, begin, steps, memory)

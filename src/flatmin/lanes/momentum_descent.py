@@ -19,78 +19,59 @@ loaded and stored in the same pass that takes a_{k+1} = W_k a_k with the old W_k
 
 from __future__ import annotations
 
+from typing import Any
+
 from flatmin.lanes.algebra import dot
 from flatmin.lanes.compiling import helper, inlined
-from flatmin.lanes.vectors import fma, load, minus, over, splat, store, times, where_less
+from flatmin.lanes.tiles import in_twos, outer, put, scaled, take, zeros
+from flatmin.lanes.vectors import fma, where
+
+
+def _rows(rows: int) -> Any:
+    @inlined
+    def tile(w, v, columns, x, y, descent, b, keep, push, pull):
+        kick = scaled(descent, take(b, rows, 1))
+        pulled = scaled(pull, kick)
+        total = zeros(w, rows)
+        for j in range(columns):
+            old = take(w[j:], rows, columns)
+            total = outer(old, x[j], total)
+            speed = outer(kick, x[j], scaled(keep, take(v[j:], rows, columns)))
+            put(v[j:], columns, speed)
+            put(w[j:], columns, outer(speed, push, outer(pulled, x[j], old)))
+        put(y, 1, total)
+
+    return tile
+
+
+_some_rows = in_twos(_rows)
 
 
 @inlined
-def _two_rows(zero, n, w, row, speed, b, a, above, width, below, descent, keep, push, pull):
-    """Two rows of `forward_with_velocity`."""
-    c0 = times(descent, load(zero, b, above))
-    c1 = times(descent, load(zero, b, above + n))
-    p0 = times(pull, c0)
-    p1 = times(pull, c1)
-    total0 = zero
-    total1 = zero
-    for j in range(0, width, n):
-        x = load(zero, a, below + j)
-        w0 = load(zero, w, row + j)
-        total0 = fma(w0, x, total0)
-        v0 = fma(c0, x, times(keep, load(zero, w, speed + j)))
-        store(w, speed + j, v0)
-        store(w, row + j, fma(push, v0, fma(p0, x, w0)))
-        w1 = load(zero, w, row + width + j)
-        total1 = fma(w1, x, total1)
-        v1 = fma(c1, x, times(keep, load(zero, w, speed + width + j)))
-        store(w, speed + width + j, v1)
-        store(w, row + width + j, fma(push, v1, fma(p1, x, w1)))
-    store(a, above, total0)
-    store(a, above + n, total1)
-
-
-@inlined
-def _one_row(zero, n, w, row, speed, b, a, above, width, below, descent, keep, push, pull):
-    """One row of `forward_with_velocity`."""
-    c0 = times(descent, load(zero, b, above))
-    p0 = times(pull, c0)
-    total0 = zero
-    for j in range(0, width, n):
-        x = load(zero, a, below + j)
-        w0 = load(zero, w, row + j)
-        total0 = fma(w0, x, total0)
-        v0 = fma(c0, x, times(keep, load(zero, w, speed + j)))
-        store(w, speed + j, v0)
-        store(w, row + j, fma(push, v0, fma(p0, x, w0)))
-    store(a, above, total0)
-
-
-@inlined
-def forward_with_velocity(
-    zero, n, w, layer, velocity, b, a, rows, above, cols, below, move, momentum
-):
-    """a_above = W a_below with the old W, and the step of W and V, in the same pass.
-
-    `velocity` is where the velocity of this layer begins in w; `momentum` is (keep, push, pull).
-    """
-    width = cols * n
-    one = splat(zero, 1.0)
-    descent = minus(zero, move)
-    keep = where_less(zero, move, splat(zero, momentum[0]), one)
-    push = where_less(zero, move, splat(zero, momentum[1]), zero)
-    pull = splat(zero, momentum[2])
+def times_and_step_with_velocity(w, v, rows, columns, x, y, move, b, momentum):
+    """y = W x with the old W, and the step of W and V by the rate `move`, in the same pass."""
+    keep, push = where(move > 0.0, momentum[0], 1.0), where(move > 0.0, momentum[1], 0.0)
     i = 0
     while i < rows:
-        row, speed, here = layer + i * width, velocity + i * width, above + i * n
-        if rows - i >= 2:
-            _two_rows(zero, n, w, row, speed, b, a, here, width, below, descent, keep, push, pull)
-        else:
-            _one_row(zero, n, w, row, speed, b, a, here, width, below, descent, keep, push, pull)
-        i += 2
+        at = i * columns
+        i += _some_rows(
+            rows - i, w[at:], v[at:], columns, x, y[i:], -move, b[i:], keep, push, momentum[2]
+        )
 
 
 @helper
-def steady_square(zero, n, w, begin, end, eta, momentum):
+def steady_square(v, size, eta, momentum):
     """|(1 - beta) V / eta|^2: the squared gradient that would keep up this velocity."""
-    factor = over(splat(zero, 1.0 - momentum[0]), eta)
-    return times(times(factor, factor), dot(zero, n, w, begin, w, begin, end - begin))
+    factor = (1.0 - momentum[0]) / eta
+    return factor * factor * dot(v, v, size)
+
+
+@inlined
+def step_with_velocity(w, v, g, size, move, momentum):
+    """The step of all weights and velocities by a gradient that is at hand."""
+    keep, push = where(move > 0.0, momentum[0], 1.0), where(move > 0.0, momentum[1], 0.0)
+    for e in range(size):
+        # A lane that rests keeps its bits, whatever its gradient is.
+        change = where(move > 0.0, -move * g[e], 0.0)
+        v[e] = fma(keep, v[e], change)
+        w[e] = fma(push, v[e], fma(momentum[2], change, w[e]))

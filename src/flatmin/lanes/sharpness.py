@@ -6,7 +6,8 @@ does the same arithmetic whatever its neighbours do, and a lane that has converg
 size it had: results do not depend on the block. It exists because it is over ten times faster than
 `lanczos` on an ensemble of 200 networks of d = 5, L = 10.
 
-Buffers are flat; element e of a buffer of n lanes begins at index e n.
+Per layer a vector of the Hessian's range has coordinates x_k, then y_k; they begin at
+nodes[k] + nodes[k + 1] - d_0.
 """
 # mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False, disallow-untyped-calls=False
 
@@ -14,352 +15,250 @@ from __future__ import annotations
 
 import numpy as np
 
-from flatmin.core.arrays import Float, Whole
+from flatmin.core.arrays import Float
 from flatmin.core.seeds import generator
 from flatmin.lanes.algebra import (
     add_scaled,
     add_times,
     dot,
+    input_gradient,
     scale_into,
-    scaled_symmetric,
     transposed_times,
 )
 from flatmin.lanes.compiling import compiled, helper, inlined
-from flatmin.lanes.vectors import (
-    absolute,
-    all_less,
-    fma,
-    load,
-    minus,
-    over,
-    plus,
-    root,
-    splat,
-    store,
-    times,
-    where_less,
-)
-from flatmin.network.architecture import Architecture
+from flatmin.lanes.layout import scratch
+from flatmin.lanes.linear_descent import sweep_backward
+from flatmin.lanes.tiles import put
+from flatmin.lanes.tridiagonal import top_of_tridiagonal
+from flatmin.lanes.vectors import absolute, all_lanes, fma, root, vectors, where
 
 BASIS = 48
-_EIGENVALUE_STEPS = 60
 # Without reorthogonalisation Lanczos vectors lose orthogonality once the residual has fallen to
 # about the root of the machine's precision; a looser tolerance is reached before that.
 _LOOSE = 1e-7
 
 
-def layout(architecture: Architecture) -> Whole:
-    """Per layer: rows, columns, and where W_k, b_k, a_k and the coordinates (x, y) begin."""
-    table, b, a, xy = [], architecture.inputs, 0, 0
-    for (rows, columns), weights in zip(
-        architecture.shapes, architecture.offsets[:-1], strict=True
-    ):
-        table.append((rows, columns, weights, b, a, xy))
-        b, a, xy = b + rows, a + columns, xy + rows + columns
-    return np.array(table, dtype=np.int64)
+@inlined
+def _inverse(x):
+    """1/x, or 0 where x is not positive."""
+    return where(x > 0.0, 1.0 / where(x > 0.0, x, 1.0), 0.0)
 
 
 @inlined
-def _inverse(zero, x):
-    """1/x, or 0 where x is not positive."""
-    one = splat(zero, 1.0)
-    return where_less(zero, x, over(one, where_less(zero, x, x, one)), zero)
+def _normalise(x, y, size):
+    """y = x/|x|, or 0 where x is 0; returns |x|."""
+    norm = root(dot(x, x, size))
+    scale_into(_inverse(norm), x, y, size)
+    return norm
+
+
+@inlined
+def _coordinates(layout, k):
+    """Where the coordinates x_k and y_k of a layer begin."""
+    x = layout.nodes[k] + layout.nodes[k + 1] - layout.widths[0]
+    return x, x + layout.widths[k + 1]
 
 
 @helper
-def frames(zero, n, w, table, sigma, w_star, p, b, a, a_norm, b_norm, scratch):
+def _frames(w, network, b, a, b_norm, a_norm, error):
     """b_k, unit vectors of a_k (in place of a_k) and both norms, for one block of weights."""
-    depth, d = table.shape[0], sigma.shape[0]
-    for i in range(p.size):
-        store(b, (table[depth - 1, 3] + i) * n, splat(zero, p[i]))
-    for k in range(depth - 1, -1, -1):
-        rows, columns, at, b_at = table[k, 0], table[k, 1], table[k, 2] * n, table[k, 3] * n
-        transposed_times(zero, n, w, at, rows, columns, b, b_at, b, b_at - columns * n, False)
-    for i in range(d):
-        store(scratch, i * n, minus(load(zero, b, i * n), splat(zero, w_star[i])))
-    scaled_symmetric(zero, n, sigma, 2.0, scratch, a, d)
+    widths, layers, nodes = network.layout
+    depth = len(widths) - 1
+    sweep_backward(w, network, b)
+    for i in range(widths[0]):
+        error[i] = b[i] - network.target[i]
+    input_gradient(network.sigma, error, a)
     for k in range(depth - 1):
-        rows, columns, at, a_at = table[k, 0], table[k, 1], table[k, 2] * n, table[k, 4] * n
-        for i in range(rows):
-            store(a, a_at + (columns + i) * n, zero)
-        add_times(zero, n, w, at, rows, columns, a, a_at, a, a_at + columns * n)
+        above = a[nodes[k + 1] :]
+        for i in range(widths[k + 1]):
+            above[i] = 0.0
+        add_times(w[layers[k] :], widths[k + 1], widths[k], a[nodes[k] :], above)
     for k in range(depth):
-        b_at, a_at = table[k, 3] * n, table[k, 4] * n
-        store(b_norm, k * n, root(dot(zero, n, b, b_at, b, b_at, table[k, 0] * n)))
-        norm = root(dot(zero, n, a, a_at, a, a_at, table[k, 1] * n))
-        store(a_norm, k * n, norm)
-        scale_into(zero, n, _inverse(zero, norm), a, a_at, a, a_at, table[k, 1] * n)
+        above, below = b[nodes[k + 1] :], a[nodes[k] :]
+        b_norm[k] = root(dot(above, above, widths[k + 1]))
+        a_norm[k] = _normalise(below, below, widths[k])
 
 
 @helper
-def product(zero, n, w, table, sigma, b, a, a_norm, b_norm, v, v_at, out, out_at, c, e):
-    """out = H v in range coordinates. `a` holds unit vectors; `c` and `e` are scratch."""
-    depth, d = table.shape[0], sigma.shape[0]
+def _product(w, network, b, a, b_norm, a_norm, v, out, c, e):
+    """out = H v in range coordinates. `a` holds unit vectors A; `c` and `e` are scratch."""
+    widths, layers, nodes = network.layout
+    depth = len(widths) - 1
     # c_{k-1} = W_k' c_k + A (x.b_k) + |b_k| y, with c_L = 0
     for k in range(depth - 1, -1, -1):
-        rows, columns, at = table[k, 0], table[k, 1], table[k, 2] * n
-        b_at, a_at, x_at = table[k, 3] * n, table[k, 4] * n, v_at + table[k, 5] * n
-        below, y_at = b_at - columns * n, x_at + rows * n
-        along, size = dot(zero, n, v, x_at, b, b_at, rows * n), load(zero, b_norm, k * n)
-        for j in range(0, columns * n, n):
-            part = times(size, load(zero, v, y_at + j))
-            store(c, below + j, fma(along, load(zero, a, a_at + j), part))
+        rows, columns = widths[k + 1], widths[k]
+        x_at, y_at = _coordinates(network.layout, k)
+        y, below, unit = v[y_at:], c[nodes[k] :], a[nodes[k] :]
+        along = dot(v[x_at:], b[nodes[k + 1] :], rows)
+        for j in range(columns):
+            below[j] = fma(along, unit[j], b_norm[k] * y[j])
         if k < depth - 1:
-            transposed_times(zero, n, w, at, rows, columns, c, b_at, c, below, True)
+            transposed_times(w[layers[k] :], rows, columns, c[nodes[k + 1] :], below, True)
     # e_1 = 2 Sigma c_0
-    scaled_symmetric(zero, n, sigma, 2.0, c, e, d)
+    input_gradient(network.sigma, c, e)
     # x = |a_k| c_k + (e_k.A) b_k,  y = |b_k| (e_k - (e_k.A) A),  e_{k+1} = W_k e_k + |a_k| x
     for k in range(depth):
-        rows, columns, at = table[k, 0], table[k, 1], table[k, 2] * n
-        b_at, a_at, x_at = table[k, 3] * n, table[k, 4] * n, table[k, 5] * n
-        above, y_at = a_at + columns * n, x_at + rows * n
-        along = dot(zero, n, e, a_at, a, a_at, columns * n)
-        back, size = minus(zero, along), load(zero, b_norm, k * n)
-        for j in range(0, columns * n, n):
-            rest = fma(back, load(zero, a, a_at + j), load(zero, e, a_at + j))
-            store(out, out_at + y_at + j, times(size, rest))
+        rows, columns = widths[k + 1], widths[k]
+        x_at, y_at = _coordinates(network.layout, k)
+        x, y, above = out[x_at:], out[y_at:], e[nodes[k + 1] :]
+        here, unit, b_k, c_k = e[nodes[k] :], a[nodes[k] :], b[nodes[k + 1] :], c[nodes[k + 1] :]
+        along = dot(here, unit, columns)
+        for j in range(columns):
+            y[j] = b_norm[k] * fma(-along, unit[j], here[j])
         if k < depth - 1:
-            norm = load(zero, a_norm, k * n)
-            for i in range(0, rows * n, n):
-                part = times(along, load(zero, b, b_at + i))
-                store(out, out_at + x_at + i, fma(norm, load(zero, c, b_at + i), part))
-                store(e, above + i, times(norm, load(zero, v, v_at + x_at + i)))
-            add_times(zero, n, w, at, rows, columns, e, a_at, e, above)
+            for i in range(rows):
+                x[i] = fma(a_norm[k], c_k[i], along * b_k[i])
+                above[i] = a_norm[k] * v[x_at + i]
+            add_times(w[layers[k] :], rows, columns, here, above)
         else:
-            scale_into(zero, n, along, b, b_at, out, out_at + x_at, rows * n)
-
-
-@helper
-def top_of_tridiagonal(zero, n, alpha, beta, size, s):
-    """Largest eigenvalue of each lane's size x size tridiagonal matrix; its unit vector into `s`.
-
-    Pivots from the last row up, delta_m = theta - alpha_m and
-    delta_i = theta - alpha_i - beta_i^2/delta_{i+1}, are all positive exactly when theta is above
-    the largest eigenvalue, which is the root of the increasing concave function delta_1 beyond its
-    last pole. With s_1 = 1 and s_{i+1} = s_i beta_i/delta_{i+1}, delta_1' = sum_i s_i^2, so
-    Newton's step is a Rayleigh quotient. It is kept inside a bracket that begins with Gershgorin's
-    bound; a lane that has arrived moves no more.
-    """
-    one, half, fine = splat(zero, 1.0), splat(zero, 0.5), splat(zero, 2e-15)
-    low = high = load(zero, alpha, 0)
-    for i in range(size):
-        middle = load(zero, alpha, i * n)
-        reach = middle
-        if i > 0:
-            reach = plus(reach, load(zero, beta, (i - 1) * n))
-        if i < size - 1:
-            reach = plus(reach, load(zero, beta, i * n))
-        low = where_less(low, middle, middle, low)
-        high = where_less(high, reach, reach, high)
-    theta = high
-    moving = one
-    for _ in range(_EIGENVALUE_STEPS):
-        pivot = minus(theta, load(zero, alpha, (size - 1) * n))
-        least = one
-        for i in range(size - 2, -1, -1):
-            least = where_less(pivot, least, pivot, least)
-            ratio = over(load(zero, beta, i * n), pivot)
-            store(s, (i + 1) * n, ratio)  # s_{i+1}/s_i for now
-            pivot = minus(
-                minus(theta, load(zero, alpha, i * n)), times(load(zero, beta, i * n), ratio)
-            )
-        share = total = one
-        for i in range(1, size):
-            share = times(share, load(zero, s, i * n))
-            total = fma(share, share, total)
-        # Above the poles: the sign of delta_1 says on which side of the root theta is.
-        right = where_less(zero, least, where_less(zero, pivot, one, zero), zero)
-        high = where_less(zero, right, theta, high)
-        low = where_less(zero, right, low, theta)
-        # Arrived: Newton's step, or the bracket, is down to rounding.
-        step, close = over(pivot, total), times(fine, absolute(theta))
-        newton = where_less(zero, least, absolute(step), minus(high, low))
-        moving = where_less(close, newton, where_less(close, minus(high, low), moving, zero), zero)
-        trial = where_less(zero, least, minus(theta, step), low)
-        inside = where_less(low, trial, where_less(trial, high, one, zero), zero)
-        trial = where_less(zero, inside, trial, times(half, plus(low, high)))
-        theta = where_less(zero, moving, trial, theta)
-        if all_less(moving, half):
-            break
-    share = total = one
-    store(s, 0, one)
-    for i in range(1, size):
-        share = times(share, load(zero, s, i * n))
-        store(s, i * n, share)
-        total = fma(share, share, total)
-    scale = over(one, root(total))
-    for i in range(size):
-        store(s, i * n, times(scale, load(zero, s, i * n)))
-    return theta
+            scale_into(along, b_k, x, rows)
 
 
 @inlined
-def _enter(zero, n, table, a, b, b_norm, vector, q):
+def _enter(layout, a, b, b_norm, vector, q):
     """Range coordinates of X A' + B Y': x = X + (Y.A) B, y = Y - (Y.A) A.
 
     Between calls vectors are kept as (X, Y) with X orthogonal to B. At the end of training a_k is
     rounding noise whose direction A jumps, and X vanishes, so (X, Y) stays put where (x, y) jumps.
     """
-    for k in range(table.shape[0]):
-        rows, columns = table[k, 0] * n, table[k, 1] * n
-        b_at, a_at, x_at = table[k, 3] * n, table[k, 4] * n, table[k, 5] * n
-        y_at = x_at + rows
-        along = dot(zero, n, vector, y_at, a, a_at, columns)
-        unit, back = times(along, _inverse(zero, load(zero, b_norm, k * n))), minus(zero, along)
-        for i in range(0, rows, n):
-            store(q, x_at + i, fma(unit, load(zero, b, b_at + i), load(zero, vector, x_at + i)))
-        for j in range(0, columns, n):
-            store(q, y_at + j, fma(back, load(zero, a, a_at + j), load(zero, vector, y_at + j)))
+    widths, nodes = layout.widths, layout.nodes
+    for k in range(len(widths) - 1):
+        x, y = _coordinates(layout, k)
+        along = dot(vector[y:], a[nodes[k] :], widths[k])
+        unit = along * _inverse(b_norm[k])
+        for i in range(widths[k + 1]):
+            q[x + i] = fma(unit, b[nodes[k + 1] + i], vector[x + i])
+        for j in range(widths[k]):
+            q[y + j] = fma(-along, a[nodes[k] + j], vector[y + j])
 
 
 @inlined
-def _leave(zero, n, table, a, b, b_norm, vector):
+def _leave(layout, a, b, b_norm, vector):
     """The way back, in place: X = x - (x.B) B, Y = y + (x.B) A."""
-    for k in range(table.shape[0]):
-        rows, columns = table[k, 0] * n, table[k, 1] * n
-        b_at, a_at, x_at = table[k, 3] * n, table[k, 4] * n, table[k, 5] * n
-        inverse = _inverse(zero, load(zero, b_norm, k * n))
-        along = times(dot(zero, n, vector, x_at, b, b_at, rows), inverse)
-        add_scaled(zero, n, minus(zero, times(along, inverse)), b, b_at, vector, x_at, rows)
-        add_scaled(zero, n, along, a, a_at, vector, x_at + rows, columns)
+    widths, nodes = layout.widths, layout.nodes
+    for k in range(len(widths) - 1):
+        x, y = _coordinates(layout, k)
+        above, inverse = b[nodes[k + 1] :], _inverse(b_norm[k])
+        along = dot(vector[x:], above, widths[k + 1]) * inverse
+        add_scaled(-(along * inverse), above, vector[x:], widths[k + 1])
+        add_scaled(along, a[nodes[k] :], vector[y:], widths[k])
 
 
-@inlined
-def _normalise(zero, n, x, x_at, y, y_at, width):
-    """y = x/|x|, or 0 where x is 0; returns |x|."""
-    norm = root(dot(zero, n, x, x_at, x, x_at, width))
-    scale_into(zero, n, _inverse(zero, norm), x, x_at, y, y_at, width)
-    return norm
+@helper
+def sharpness_scratch(lanes, network, vector, basis):
+    """The memory that `block_sharpness` works in."""
+    size, depth = network.layout.nodes[-1], len(network.layout.widths) - 1
+    return scratch(
+        (4 * size + 2 * depth + 4 * basis) * len(lanes) + (basis + 1) * len(vector), vector
+    )
 
 
 @helper
 def block_sharpness(
-    lanes, w, table, sigma, w_star, p, vector, tolerance, max_products, basis,
-    value, residual, products,
+    lanes, weights, network, start, tolerance, max_products, basis, memory
 ):  # fmt: skip
-    """Largest eigenvalue of each lane of one block, started from `vector`, which it replaces.
+    """Largest eigenvalue of each lane of one block, started from `start`, which it replaces.
+
+    Returns values, residuals and numbers of products.
 
     lanes     tuple of n floats; only its length is used
-    w         flat weights of the block; table as from `layout`
-    vector    flat [dimension * n], as `_enter` takes it; need not be normalised or in the range
+    weights   flat weights of the block; network of `layout`
+    start     flat [dimension * n], as `_enter` takes it; need not be normalised or in the range
     basis     largest Krylov basis; a lane that fills it restarts from its Ritz vector
-    value, residual, products   float64 [n], filled per lane
+    memory    of `sharpness_scratch`
     """
-    n, depth, width = len(lanes), table.shape[0], vector.size
-    zero = splat(lanes, 0.0)
-    outputs = (table[depth - 1, 3] + table[depth - 1, 0]) * n
-    inputs = (table[depth - 1, 4] + table[depth - 1, 1]) * n
-    b, c = np.empty(outputs), np.empty(outputs)
-    a, e = np.empty(inputs), np.empty(inputs)
-    a_norm, b_norm = np.empty(depth * n), np.empty(depth * n)
-    q = np.empty((basis + 1) * width)
-    alpha, beta, s = np.empty(basis * n), np.empty(basis * n), np.empty(basis * n)
-    ritz = np.empty(basis * n)
-    size = np.zeros(n, dtype=np.int64)  # basis size at which the lane stopped; 0: still going
-    finished = np.zeros(n, dtype=np.bool_)
-    error, top = np.empty(n), np.empty(n)
-    frames(zero, n, w, table, sigma, w_star, p, b, a, a_norm, b_norm, e)
-    for lane in range(n):
-        products[lane] = 0.0
-        finished[lane] = not np.isfinite(a_norm[lane])
-        value[lane] = residual[lane] = np.nan
-    while not finished.all():
-        _enter(zero, n, table, a, b, b_norm, vector, q)
-        _normalise(zero, n, q, 0, q, 0, width)
-        for lane in range(n):
-            size[lane] = 1 if finished[lane] else 0
-        ritz[:] = 0.0
-        for j in range(basis):
-            here, there = j * width, (j + 1) * width
-            product(
-                zero, n, w, table, sigma, b, a, a_norm, b_norm, q, here, q, there, c, e
-            )  # fmt: skip
-            along = dot(zero, n, q, here, q, there, width)
-            store(alpha, j * n, along)
-            add_scaled(zero, n, minus(zero, along), q, here, q, there, width)
+    layout, size, depth = network.layout, network.layout.nodes[-1], len(network.layout.widths) - 1
+    width = len(start) // len(lanes)
+    w, vector = vectors(lanes, weights), vectors(lanes, start)
+    b = vectors(lanes, memory)
+    a, c, e, b_norm = b[size:], b[2 * size :], b[3 * size :], b[4 * size :]
+    a_norm, alpha = b_norm[depth:], b_norm[2 * depth :]
+    beta, s, ritz, q = alpha[basis:], alpha[2 * basis :], alpha[3 * basis :], alpha[4 * basis :]
+    _frames(w, network, b, a, b_norm, a_norm, e)
+    finished = ~(a_norm[0] < np.inf)
+    value = residual = np.nan
+    products = 0.0
+    while not all_lanes(finished):
+        _enter(layout, a, b, b_norm, vector, q)
+        _normalise(q, q, width)
+        spans = where(finished, 1.0, 0.0)  # basis size at which a lane stopped; 0: still going
+        used = 0
+        while True:
+            here, there = q[used * width :], q[(used + 1) * width :]
+            _product(w, network, b, a, b_norm, a_norm, here, there, c, e)
+            along = dot(here, there, width)
+            add_scaled(-along, here, there, width)
             if tolerance < _LOOSE:
-                for i in range(j, -1, -1):
-                    part = dot(zero, n, q, i * width, q, there, width)
-                    add_scaled(zero, n, minus(zero, part), q, i * width, q, there, width)
-            elif j > 0:
-                part = load(zero, beta, (j - 1) * n)
-                add_scaled(zero, n, minus(zero, part), q, here - width, q, there, width)
-            norm = _normalise(zero, n, q, there, q, there, width)
-            store(beta, j * n, norm)
-            if j == 0:
+                for i in range(used, -1, -1):
+                    before = q[i * width :]
+                    add_scaled(-dot(before, there, width), before, there, width)
+            elif used > 0:
+                add_scaled(-beta[used - 1], q[(used - 1) * width :], there, width)
+            norm = _normalise(there, there, width)
+            alpha[used], beta[used], ritz[used] = along, norm, 0.0
+            used += 1
+            if used == 1:
                 # The start vector may already be good enough: this is its own residual.
-                store(top, 0, along)
-                store(error, 0, norm)
-                for lane in range(n):
-                    if size[lane] == 0 and not error[lane] > tolerance * abs(top[lane]):
-                        value[lane], residual[lane] = top[lane], error[lane]
-                        products[lane] += 1.0
-                        size[lane], finished[lane] = 1, True
-                        for i in range(lane, width, n):
-                            vector[i] = q[i]
-                if finished.all():
+                good = (spans == 0.0) & ~(norm > tolerance * absolute(along))
+                value, residual = where(good, along, value), where(good, norm, residual)
+                products, spans = where(good, products + 1.0, products), where(good, 1.0, spans)
+                finished = finished | good
+                for i in range(width):
+                    vector[i] = where(good, q[i], vector[i])
+                if all_lanes(finished):
                     break
-            # A lane may stop at every second product, or when its basis is whole.
-            last = j == basis - 1
-            look = last or j % 2 == 1
-            for lane in range(n):
-                if size[lane] == 0:
-                    spent = products[lane] + j + 2 >= max_products
-                    look = look or spent or beta[j * n + lane] == 0.0
-            if look:
-                theta = top_of_tridiagonal(zero, n, alpha, beta, j + 1, s)
-                store(error, 0, times(norm, absolute(load(zero, s, j * n))))
-                store(top, 0, absolute(theta))
-                going = False
-                for lane in range(n):
-                    if size[lane] > 0:
-                        continue
-                    spent = last or products[lane] + j + 2 >= max_products
-                    due = j % 2 == 1 or beta[j * n + lane] == 0.0
-                    if spent or (due and not error[lane] > 0.5 * tolerance * top[lane]):
-                        size[lane] = j + 1
-                        for i in range(j + 1):
-                            ritz[i * n + lane] = s[i * n + lane]
-                    going = going or size[lane] == 0
-                if not going:
-                    break
-        if finished.all():
+            # A lane may stop at every second product, or when its basis or its products are whole.
+            going = spans == 0.0
+            whole = products + (used + 1) >= max_products
+            broken = norm == 0.0
+            if used < basis and used % 2 == 1 and all_lanes(~going | ~(whole | broken)):
+                continue
+            theta = top_of_tridiagonal(alpha, beta, used, s)
+            close = ~(norm * absolute(s[used - 1]) > 0.5 * tolerance * absolute(theta))
+            if used % 2 == 1:
+                close = close & broken
+            stop = going & (whole | close)
+            if used == basis:
+                stop = going
+            spans = where(stop, used, spans)
+            for i in range(used):
+                ritz[i] = where(stop, s[i], ritz[i])
+            if all_lanes(spans > 0.0):
+                break
+        if all_lanes(finished):
             break
         # Ritz vector of each lane, then its own value and residual.
-        used = size.max()
-        v_at = basis * width
-        scale_into(zero, n, load(zero, ritz, 0), q, 0, q, v_at, width)
+        v = q[basis * width :]
+        scale_into(ritz[0], q, v, width)
         for j in range(1, used):
-            add_scaled(zero, n, load(zero, ritz, j * n), q, j * width, q, v_at, width)
-        _normalise(zero, n, q, v_at, q, v_at, width)
-        product(zero, n, w, table, sigma, b, a, a_norm, b_norm, q, v_at, q, 0, c, e)
-        theta = dot(zero, n, q, v_at, q, 0, width)
-        add_scaled(zero, n, minus(zero, theta), q, v_at, q, 0, width)
-        store(top, 0, theta)
-        store(error, 0, root(dot(zero, n, q, 0, q, 0, width)))
-        for lane in range(n):
-            if finished[lane]:
-                continue
-            value[lane], residual[lane] = top[lane], error[lane]
-            products[lane] += size[lane] + 1
-            for i in range(lane, width, n):
-                vector[i] = q[v_at + i]
-            close = not error[lane] > tolerance * abs(top[lane])
-            finished[lane] = close or products[lane] >= max_products
-    _leave(zero, n, table, a, b, b_norm, vector)
+            add_scaled(ritz[j], q[j * width :], v, width)
+        _normalise(v, v, width)
+        _product(w, network, b, a, b_norm, a_norm, v, q, c, e)
+        theta = dot(v, q, width)
+        add_scaled(-theta, v, q, width)
+        error = root(dot(q, q, width))
+        value, residual = where(finished, value, theta), where(finished, residual, error)
+        products = where(finished, products, products + (spans + 1.0))
+        for i in range(width):
+            vector[i] = where(finished, vector[i], v[i])
+        finished = finished | ~(error > tolerance * absolute(theta)) | (products >= max_products)
+    _leave(layout, a, b, b_norm, vector)
+    return value, residual, products
 
 
 @compiled
 def blocks_sharpness(
-    lanes, weights, table, sigma, w_star, p, vectors, tolerance, max_products, basis,
-    value, residual, products, first, last,
+    lanes, weights, network, starts, tolerance, max_products, basis, results, first, last
 ):  # fmt: skip
-    """`block_sharpness` for blocks first..last-1 of an ensemble."""
+    """`block_sharpness` for blocks first..last-1: starts [block, dimension, n], results
+    [block, 3, n]."""
+    memory = sharpness_scratch(lanes, network, starts[0].reshape(-1), basis)
     for block in range(first, last):
-        block_sharpness(
-            lanes, weights[block].reshape(-1), table, sigma, w_star, p, vectors[block].reshape(-1),
-            tolerance, max_products, basis, value[block], residual[block], products[block],
+        found = block_sharpness(
+            lanes, weights[block].reshape(-1), network, starts[block].reshape(-1), tolerance,
+            max_products, basis, memory,
         )  # fmt: skip
+        put(vectors(lanes, results[block]), 1, found)
 
 
 def start_vector(dimension: int) -> Float:

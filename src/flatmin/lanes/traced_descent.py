@@ -14,11 +14,18 @@ PROBE_EVERY-th measurement a fixed random vector is added to the start.
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from flatmin.lanes.algebra import larger, smaller
 from flatmin.lanes.compiling import compiled
-from flatmin.lanes.linear_descent import descend_block
-from flatmin.lanes.sharpness import block_sharpness
+from flatmin.lanes.layout import block_of
+from flatmin.lanes.linear_descent import descend_block, descent_scratch
+from flatmin.lanes.sharpness import block_sharpness, sharpness_scratch
+from flatmin.lanes.tiles import put
+from flatmin.lanes.vectors import all_lanes, splat, vectors, where
 
 PROBE_EVERY = 8
 
@@ -36,80 +43,79 @@ SHARPNESS_COLUMNS = (
 )
 """What it holds besides, if sharpness is asked for."""
 
-_PLAIN, _SHARP = len(COLUMNS), len(COLUMNS) + len(SHARPNESS_COLUMNS)
+_PLAIN = len(COLUMNS)
+
+
+class Spectrum(NamedTuple):
+    """How sharpness is measured along a run."""
+
+    starts: NDArray[Any]  # [block, dimension, n] start coordinates; [block, 0, n]: not measured
+    probe: NDArray[Any]  # [dimension], of norm 1
+    window: int  # measured at so many steps at the end of a stride
+    tolerance: float
+    max_products: int
+    basis: int
 
 
 @compiled
 def trace_block(
-    lanes, w, widths, p, sigma, target, rate, left, excess, gradient, distance, extremes,
-    number, begin, every, window, check, tolerance, relative, settled, limit, momentum,
-    table, vector, probe, accuracy, max_products, basis, out,
+    lanes, weights, network, runs, stop, momentum, begin, every, number, spectrum, block, out
 ):  # fmt: skip
-    """Take `every` steps, then fill out[record], for each record; returns how many were filled.
+    """Take `every` steps, then fill out[record], for each record of a block.
 
-    extremes  [6 n] as in `descend_block`: what the steps of this stride that were taken before led
-              to, or infinities; infinities again after each record
-    number    of the first of these records in the whole run
-    vector    flat start coordinates of the block;  probe [dimension], of norm 1
+    runs      whose extremes hold what the steps of this stride that were taken before led to, or
+              infinities; infinities again after each record
+    begin     steps taken before;  number: of the first of these records in the whole run
     out       [record, quantity, n] with COLUMNS, or COLUMNS and SHARPNESS_COLUMNS: the sharpness,
               its residual and its products in all, and its least and largest value over the last
               min(window, every) steps. Lanes that had stopped before the steps of a record are
               NaN in it; it ends early when all have.
     """
-    n = len(lanes)
-    measured = out.shape[1] == _SHARP
-    one_by_one = min(window, every) if measured else 0
-    before, value, residual, products = np.empty(n), np.empty(n), np.empty(n), np.empty(n)
-    low, high, spent = np.empty(n), np.empty(n), np.empty(n)
+    w, mine, vector = weights[block].reshape(-1), block_of(runs, block), spectrum.starts[block]
+    rate, left, excess = (
+        vectors(lanes, mine.rate),
+        vectors(lanes, mine.left),
+        vectors(lanes, mine.excess),
+    )
+    distance, gradient = vectors(lanes, mine.distance), vectors(lanes, mine.gradient)
+    extremes, start = vectors(lanes, mine.extremes), vectors(lanes, vector)
+    measured = len(vector) > 0
+    one_by_one = min(spectrum.window, every) if measured else 0
+    memory = descent_scratch(lanes, network, weights)
+    room = sharpness_scratch(lanes, network, vector.reshape(-1), spectrum.basis)
     for record in range(out.shape[0]):
-        running = False
-        for lane in range(n):
-            before[lane] = left[lane]
-            running = running or (rate[lane] > 0.0 and left[lane] > 0.0)
-        if not running:
-            return record
-        low[:], high[:], spent[:] = np.inf, -np.inf, 0.0
-        at = begin + record * every
-        if one_by_one < every or every == 0:
-            descend_block(
-                lanes, w, widths, p, sigma, target, rate, left, excess, gradient, distance,
-                extremes, at, every - one_by_one, check, tolerance, relative, settled, limit,
-                momentum,
+        before = left[0]
+        if all_lanes(~((rate[0] > 0.0) & (before > 0.0))):
+            return
+        low, high, spent = np.inf, -np.inf, 0.0
+        value = residual = splat(lanes, np.nan)
+        done = 0
+        # First the steps without a measurement, then one after another those with one.
+        for part in range(1 + max(one_by_one, 1 if measured else 0)):
+            steps = min(every - one_by_one if part == 0 else 1, every - done)
+            if steps > 0 or every == 0:
+                at = begin + record * every + done
+                descend_block(lanes, w, network, mine, stop, momentum, at, steps, memory)
+            done += steps
+            if part == 0:
+                continue
+            if ((number + record) * spectrum.window + part - 1) % PROBE_EVERY == 0:
+                for i in range(len(spectrum.probe)):
+                    start[i] = start[i] + spectrum.probe[i]
+            value, residual, products = block_sharpness(
+                lanes, w, network, vector.reshape(-1), spectrum.tolerance, spectrum.max_products,
+                spectrum.basis, room,
             )  # fmt: skip
-        for j in range(max(one_by_one, 1) if measured else 0):
-            if one_by_one > 0:
-                descend_block(
-                    lanes, w, widths, p, sigma, target, rate, left, excess, gradient, distance,
-                    extremes, at + every - one_by_one + j, 1,
-                    check, tolerance, relative, settled, limit, momentum,
-                )  # fmt: skip
-            if ((number + record) * window + j) % PROBE_EVERY == 0:
-                for i in range(probe.size):
-                    for lane in range(n):
-                        vector[i * n + lane] += probe[i]
-            block_sharpness(
-                lanes, w, table, sigma, target, p, vector, accuracy, max_products, basis,
-                value, residual, products,
-            )  # fmt: skip
-            for lane in range(n):
-                low[lane] = min(low[lane], value[lane])
-                high[lane] = max(high[lane], value[lane])
-                spent[lane] += products[lane]
-        for lane in range(n):
-            # A record belongs to a lane that took all of its steps and did not diverge in them.
-            whole = before[lane] - left[lane] == every and excess[lane] < np.inf
-            row = out[record, :, lane]
-            row[:] = np.nan
-            if whole:
-                row[0], row[1], row[2] = excess[lane], distance[lane], gradient[lane]
-                for i in range(3):
-                    row[3 + 2 * i] = min(extremes[2 * i * n + lane], row[i])
-                    row[4 + 2 * i] = max(extremes[(2 * i + 1) * n + lane], row[i])
-                if measured:
-                    row[_PLAIN], row[_PLAIN + 1] = value[lane], residual[lane]
-                    row[_PLAIN + 2], row[_PLAIN + 3], row[_PLAIN + 4] = (
-                        spent[lane], low[lane], high[lane],
-                    )  # fmt: skip
-            for i in range(3):
-                extremes[2 * i * n + lane], extremes[(2 * i + 1) * n + lane] = np.inf, -np.inf
-    return out.shape[0]
+            low, high, spent = smaller(value, low), larger(value, high), spent + products
+        # A record belongs to a lane that took all of its steps and did not diverge in them.
+        whole = (before - left[0] == every) & (excess[0] < np.inf)
+        row = vectors(lanes, out[record])
+        row[0], row[1], row[2] = excess[0], distance[0], gradient[0]
+        for i in range(3):
+            row[3 + 2 * i] = smaller(extremes[2 * i], row[i])
+            row[4 + 2 * i] = larger(extremes[2 * i + 1], row[i])
+            extremes[2 * i], extremes[2 * i + 1] = np.inf, -np.inf
+        if measured:
+            put(row[_PLAIN:], 1, (value, residual, spent, low, high))
+        for i in range(out.shape[1]):
+            row[i] = where(whole, row[i], np.nan)

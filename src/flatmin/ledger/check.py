@@ -4,28 +4,77 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
-from flatmin.core.errors import DataError
+from flatmin.core.errors import DataError, SettingError
+from flatmin.core.progress import Progress, advancing
+from flatmin.dynamics.training import Training
+from flatmin.ledger.collect import evidence_of
 from flatmin.ledger.descent import as_flow, rate_notes
 from flatmin.ledger.evidence import Evidence
+from flatmin.ledger.ledger import Ledger
 from flatmin.ledger.record import Record, Verdict, merge, not_applicable
 from flatmin.ledger.statements import STATEMENTS, Check, Statement
 
 
-def check(cases: Sequence[Evidence], lemma_3: Sequence[Record] = ()) -> list[Record]:
-    """The ledger of an ensemble, in the order of `STATEMENTS`.
+def check(
+    runs: Any = None, *, preset: str | None = None, seed: int = 0, progress: Progress = None
+) -> Ledger:
+    """The ledger of some runs, or of an ensemble made here.
 
-    Lemma 3 is about random matrices, not about runs: its records come from `lemma_3`, if asked for.
+    `runs` are a `Training`, what `run_study` returned, a directory of either, or pieces of
+    evidence; `preset` is "small-init", "residual" or "multivariate" (see `presets`).
 
     >>> from flatmin.ledger.presets import run_preset
-    >>> records = check(run_preset("small-init")[:1])
-    >>> {record.statement for record in records if record.verdict == "violated"}
-    set()
+    >>> check(run_preset("small-init")[:1]).violated
+    []
     """
-    if not sum(len(runs) for runs in cases):
+    if (runs is None) == (preset is None):
+        raise SettingError("give either a directory or a preset")
+    table = None
+    if preset is None:
+        cases = _evidence(runs)
+    else:
+        from flatmin.ledger.presets import parts, run_preset
+
+        with advancing(progress, preset, len(parts(preset, seed))) as advance:
+            cases = run_preset(preset, seed, advance)
+        if preset == "residual":  # about random matrices, as such networks are at initialisation
+            from flatmin.ledger.lemma_3 import lemma_3, network_count
+
+            with advancing(progress, "random products", network_count()) as advance:
+                table = lemma_3(seed, progress=advance)
+    networks = sum(len(one) for one in cases)
+    if not networks:
         raise DataError("there is no run to check: none has finished without diverging")
-    notes = rate_notes(cases)
-    return [_with_note(record, notes) for record in merge(all_records(cases, lemma_3))]
+    notes, single = rate_notes(cases), all_records(cases, table.as_records() if table else ())
+    return Ledger(
+        records=tuple(_with_note(record, notes) for record in merge(single)),
+        networks=networks,
+        single=tuple(one for one in single if one.sides is not None),
+        lemma_3=table,
+    )
+
+
+def _evidence(runs: Any) -> Sequence[Evidence]:
+    """What runs show, wherever they are."""
+    if isinstance(runs, Training):
+        found = evidence_of(
+            runs.regression, runs.initial, runs.outcome, init=runs.init, scale=runs.scale,
+            method=runs.method, names=["the run"], found=runs.final_sharpness,
+        )  # fmt: skip
+        return [found]
+    if isinstance(runs, Evidence):
+        return [runs]
+    place = getattr(runs, "directory", runs)
+    if not isinstance(place, str | Path):
+        return list(runs)
+    if not Path(place).is_dir():
+        raise DataError(f"there is no folder {str(place)!r}")
+    from flatmin.ledger.directories import read_directory
+
+    return read_directory(Path(place))
 
 
 def all_records(cases: Sequence[Evidence], lemma_3: Sequence[Record] = ()) -> list[Record]:
@@ -41,14 +90,9 @@ def _records(
     elif statement.check is not None:
         found = [record for runs in cases for record in _checked(statement.check, runs)]
     else:
-        found = list(lemma_3) or [
-            not_applicable(
-                statement.id,
-                "random matrices",
-                "not measured",
-                why="random matrices: see --preset residual",
-            )
-        ]
+        why = "random matrices: see the preset residual"
+        missing = not_applicable(statement.id, "random matrices", "not measured", why=why)
+        found = list(lemma_3) or [missing]
     # What applies to some of the runs says more than that it does not apply to others.
     applied = [record for record in found if record.slack is not None]
     return applied or found
@@ -72,17 +116,3 @@ def _with_note(record: Record, notes: dict[tuple[str, str], str]) -> Record:
     """On gradient descent, how a statement about flow is missed as eta grows."""
     note = notes.get((record.statement, record.part)) if record.flow_only else None
     return record if note is None else replace(record, note=note)
-
-
-def one_line_each(records: Sequence[Record]) -> list[Record]:
-    """One record per statement: of its parts, a violated one, else the one with the least slack."""
-    return merge(replace(record, part="", at=_place(record)) for record in records)
-
-
-def _place(record: Record) -> str:
-    return ": ".join(word for word in (record.part, record.at) if word)
-
-
-def violated(records: Sequence[Record]) -> list[Record]:
-    """The records of statements whose hypotheses hold and that do not."""
-    return [record for record in records if record.verdict is Verdict.VIOLATED]

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 
 from flatmin.core.arrays import Float
-from flatmin.curvature import sharpness
+from flatmin.curvature import Sharpness, sharpness
 from flatmin.data.regression import Regression
 from flatmin.data.samples import Samples
 from flatmin.dynamics.endings import State
 from flatmin.dynamics.measures import LAYER_MEASURES, task
+from flatmin.dynamics.methods import GradientFlow, Method
 from flatmin.dynamics.outcome import Outcome
 from flatmin.ledger.evidence import Evidence
 from flatmin.network.ensemble import Ensemble
@@ -27,21 +28,22 @@ def evidence_of(
     *,
     init: str,
     scale: Any,
-    learning_rate: Any = None,
+    method: Method | None = None,
     names: Any = (),
-    reach: float = 2.0,
+    found: Sharpness | None = None,
 ) -> Evidence:
-    """What an outcome shows. Runs that diverged are left out."""
-    regression = problem.regression() if isinstance(problem, Samples) else problem
+    """What an outcome of a method, gradient flow if not given, shows; without diverged runs.
+
+    `found` is the sharpness of the final weights, where it is known.
+    """
+    regression = problem.regression()
     architecture, count = initial.architecture, len(initial)
     kept = np.asarray(outcome.state != State.DIVERGED.value)
     flat = np.where(kept[:, None], outcome.ensemble.flat(), 0.0)
     final = Ensemble.from_flat(architecture, flat)
-    found = sharpness(problem if not architecture.linear else regression, final, tolerance=1e-10)
+    found = sharpness(problem, final, tolerance=1e-10) if found is None else found
     scene = task(regression, architecture)
-    layers, start = final.layers(), initial.layers()
-    if learning_rate is not None:
-        learning_rate = np.broadcast_to(learning_rate, (count,)).astype(float)
+    layers, start = final.weights(), initial.weights()
     runs = Evidence(
         regression=regression,
         initial=initial,
@@ -50,25 +52,24 @@ def evidence_of(
         settled=outcome.settled,
         steps=outcome.steps.astype(float),
         excess=np.where(kept, outcome.excess_risk, np.nan),
-        sharpness=np.asarray(found.value),
-        residual=np.asarray(found.residual),
+        sharpness=np.atleast_1d(found.value),
+        residual=np.atleast_1d(found.residual),
         trace=_trace(outcome, count),
         last={name: LAYER_MEASURES[name](layers, start, scene) for name in LAST},
-        learning_rate=learning_rate,
+        method=method or GradientFlow(),
         error=outcome.extras.get("error"),
         final=final,
         samples=problem if isinstance(problem, Samples) else None,
         names=names,
-        reach=reach,
     )
     return runs if kept.all() else runs.some(kept)
 
 
 def _trace(outcome: Outcome, count: int) -> dict[str, Float]:
     """The recorded quantities; of a descent, `step` as well."""
-    if outcome.trace is None:
+    if outcome.recorded is None:
         return {}
-    values = dict(outcome.trace.values)
+    values = dict(outcome.recorded.values)
     if "time" not in values:
-        values["step"] = np.repeat(outcome.trace.step[:, None].astype(float), count, axis=1)
+        values["step"] = np.repeat(outcome.recorded.step[:, None].astype(float), count, axis=1)
     return values

@@ -7,10 +7,12 @@ from numpy.typing import NDArray
 
 from flatmin.core.arrays import Float, Yes
 from flatmin.data.regression import Regression
+from flatmin.dynamics.measures import error_of_map, task
 from flatmin.ledger.evidence import EPSILON, Evidence
-from flatmin.ledger.invariants import largest_error
-from flatmin.ledger.lacks import lacks
+from flatmin.ledger.invariants import of_flow
+from flatmin.ledger.lacks import lacks, span
 from flatmin.ledger.record import Record, compare, not_applicable, sandwich
+from flatmin.theory.roots import root
 
 
 def lemma_8(runs: Evidence) -> list[Record]:
@@ -44,8 +46,6 @@ def _identity(runs: Evidence) -> list[Record]:
     if runs.samples is None or runs.excess_risk is None:
         return []
     excess = runs.excess_risk[0]
-    from flatmin.dynamics.measures import error_of_map, task
-
     error = error_of_map(runs.layers, task(runs.regression, runs.initial.architecture))
     maps = error + np.atleast_2d(runs.regression.w_star.T)
     y = runs.samples.y.reshape(runs.samples.n, -1)
@@ -111,8 +111,6 @@ def pl_constant(
     kappa = min((R_0 - R(W(t_0))) / (4 Lam |w*|), |w*|), for any C > sqrt(2 eps) L. The first rises
     with C and the second falls, so the best C is where they meet.
     """
-    from scipy.optimize import brentq
-
     gap = regression.excess_at_zero - excess
     norm = regression.w_star_norm
     kappa = min(gap / (4.0 * regression.largest_eigenvalue * norm), norm)
@@ -120,18 +118,14 @@ def pl_constant(
     if not kappa > 0.0:
         return 0.0, float(least)
 
-    def difference(c: float) -> float:
-        return float((c - least) ** (depth - 1) * c - kappa)
-
     if depth == 1:
         best = float(max(kappa, least))
     else:
-        high = least + 1.0
-        while difference(high) < 0.0:
-            high = least + 2.0 * (high - least)
-        best = float(brentq(difference, least, high, xtol=1e-15, rtol=1e-14))
-    root = min((best - least) ** (depth - 1), kappa / best)
-    return float(4.0 * regression.smallest_eigenvalue * root**2), best
+        # They have met where (C - sqrt(2 eps) L)^L = kappa.
+        high = float(least + kappa ** (1.0 / depth))
+        best = root(lambda c: float((c - least) ** (depth - 1) * c - kappa), float(least), high)
+    lesser = min((best - least) ** (depth - 1), kappa / best)
+    return float(4.0 * regression.smallest_eigenvalue * lesser**2), best
 
 
 def theorem_3(runs: Evidence) -> list[Record]:
@@ -166,19 +160,11 @@ def theorem_3(runs: Evidence) -> list[Record]:
             hypothesis=f"gradient flow, d_L = 1, p = 1, {words}",
             applies=(meets & (mu > 0.0) & runs.flow)[None, :],
             room=runs.depth * runs.gradient_error(gradient) + mu * runs.risk_error(excess),
-            place=runs.place("record", "network"),
-            network_axis=1,
-            error=largest_error(runs),
-            flow_only=not runs.flow,
             why=words if not meets.any() else "mu above 0" if begun.any() else "a record at t >= 1",
-            note=f"best mu from {_span(mu)}, best C from {_span(best)}",
+            note=f"best mu from {span(mu)}, best C from {span(best)}",
+            **of_flow(runs, "record", "network"),
         )
     ]
-
-
-def _span(values: Float) -> str:
-    known = values[np.isfinite(values)]
-    return f"{known.min():.3g} to {known.max():.3g}" if len(known) else "nowhere"
 
 
 def lemma_7(runs: Evidence) -> list[Record]:
@@ -234,11 +220,8 @@ def _decay(runs: Evidence, start: NDArray[np.int_], part: str) -> Record:
         bound,
         measured="smaller",
         part=part,
-        hypothesis=f"gradient flow, |grad R|^2 >= mu (R - R_min) with mu = {_span(mu)}",
+        hypothesis=f"gradient flow, |grad R|^2 >= mu (R - R_min) with mu = {span(mu)}",
         applies=((mu > 0.0) & runs.flow)[None, :],
-        flow_only=not runs.flow,
         room=gradient * error + runs.risk_error(excess) + np.expm1(between) * bound,
-        place=runs.place("record", "network"),
-        network_axis=1,
-        error=largest_error(runs),
+        **of_flow(runs, "record", "network"),
     )

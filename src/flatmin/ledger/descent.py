@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from flatmin.core.arrays import Float
-from flatmin.dynamics.descent import descend
+from flatmin.dynamics.methods import GradientDescent, GradientFlow
 from flatmin.dynamics.recording import Recording
 from flatmin.ledger.collect import LAST, evidence_of
 from flatmin.ledger.evidence import Evidence
@@ -45,8 +45,7 @@ def _by_rate(cases: Sequence[Evidence]) -> dict[float, Evidence]:
     groups = [
         runs.some(runs.scale == scale)
         for runs in cases
-        if runs.learning_rate is not None
-        and runs.reach == 2.0  # repeated by plain gradient descent
+        if runs.method.name == "descent"  # which it is repeated by
         and runs.initial.architecture.linear
         for scale in np.unique(runs.scale)
     ]
@@ -71,7 +70,7 @@ def _rates(runs: Evidence) -> Float:
 def as_flow(runs: Evidence) -> Evidence:
     """The same measurements, taken for those of gradient flow at time eta times the step."""
     trace = runs.trace if runs.time is None else runs.trace | {"time": runs.time}
-    return replace(runs, learning_rate=None, trace=trace)
+    return replace(runs, method=GradientFlow(), trace=trace)
 
 
 def repeated(runs: Evidence, share: float) -> Evidence:
@@ -80,14 +79,15 @@ def repeated(runs: Evidence, share: float) -> Evidence:
     rates, steps = runs.learning_rate * share, np.maximum(np.ceil(runs.steps / share), 1.0)
     every = max(1, int(np.max(steps)) // RECORDS)
     recording = Recording(every, ("excess_risk", "gradient", "gradient_floor", *LAST))
-    outcome = descend(runs.regression, runs.initial, rates, steps, recording=recording)
+    method = GradientDescent(rates)
+    outcome = method.run(runs.regression, runs.initial, steps=steps, recording=recording)
     return evidence_of(
         runs.regression,
         runs.initial,
         outcome,
         init=runs.init,
         scale=runs.scale,
-        learning_rate=rates,
+        method=method,
         names=runs.names,
     )
 
@@ -95,19 +95,14 @@ def repeated(runs: Evidence, share: float) -> Evidence:
 def _note(records: dict[float, Record]) -> str:
     """By how much a statement is missed at each rate, and the power of eta; else its slack."""
     rates = np.array(list(records))
-    missed = np.array([_missed(record) for record in records.values()])
+    measured, bound, slack = (
+        np.array([getattr(record, name) for record in records.values()], dtype=float)
+        for name in ("measured", "bound", "slack")
+    )
+    missed = np.where(slack < 0.0, 1.0, -1.0) * np.abs(measured - bound)
     if np.all(missed > 0.0):
         power = np.polyfit(np.log(rates), np.log(missed), 1)[0]
         listed = ", ".join(f"{m:.2g} at {r:.3g}" for r, m in zip(rates, missed, strict=True))
         return f"missed by {listed}: about eta^{power:.2g}"
-    listed = ", ".join(f"{one.slack:.2g} at {rate:.3g}" for rate, one in records.items())
+    listed = ", ".join(f"{s:.2g} at {r:.3g}" for r, s in zip(rates, slack, strict=True))
     return f"slack by eta: {listed}"
-
-
-def _missed(record: Record) -> float:
-    """How far the measured value lies beyond the bound."""
-    assert record.measured is not None
-    assert record.bound is not None
-    assert record.slack is not None
-    distance = abs(record.measured - record.bound)
-    return distance if record.slack < 0.0 else -distance

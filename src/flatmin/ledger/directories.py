@@ -42,18 +42,13 @@ def read_directory(directory: Path) -> list[Evidence]:
     """The evidence in a directory of `flatmin train` or `flatmin study run`."""
     if (directory / "study.json").is_file():
         return study_evidence(directory)
-    if (directory / FILES["summary"]).is_file():
-        return [training_evidence(directory)]
-    raise DataError(
-        f"{str(directory)!r} holds neither a study nor a run: there is no study.json and no "
-        f"{FILES['summary']} in it"
-    )
-
-
-def training_evidence(directory: Path) -> Evidence:
-    """One run of `flatmin train --out`."""
+    if not (directory / FILES["summary"]).is_file():
+        raise DataError(
+            f"{str(directory)!r} holds neither a study nor a run: there is no study.json and no "
+            f"{FILES['summary']} in it"
+        )
     try:
-        return _training_evidence(directory)
+        return [training_evidence(directory)]
     except DAMAGE as error:
         what = f"no {error}" if isinstance(error, KeyError) else str(error) or "a file is empty"
         raise DataError(
@@ -61,7 +56,8 @@ def training_evidence(directory: Path) -> Evidence:
         ) from None
 
 
-def _training_evidence(directory: Path) -> Evidence:
+def training_evidence(directory: Path) -> Evidence:
+    """One run of `flatmin train --out`."""
     import pandas as pd
 
     summary = json.loads((directory / FILES["summary"]).read_text())
@@ -75,34 +71,30 @@ def _training_evidence(directory: Path) -> Evidence:
         tuple(summary["widths"]),
         tuple(initial["p"].tolist()) if "p" in initial else None,
         summary["activation"],
+        summary.get("biases", False),
     )
     start, end = (_ensemble(architecture, arrays) for arrays in (initial, final))
-    settled = words(summary["state"]) == State.SETTLED.value
-    rate, sharp, error = (
-        summary[name] for name in ("learning_rate", "sharpness", "integration_error")
-    )
-    # Older summaries have no momentum.
-    method = method_of(summary["method"], learning_rate=rate, momentum=summary.get("momentum"))
+    sharp, error = summary["sharpness"], summary["integration_error"]
+    method = method_of(summary["method"], **summary)
     scene = task(regression, architecture)
-    layers, first = end.layers(), start.layers()
+    layers, first = end.weights(), start.weights()
     diverged = summary["state"] == State.DIVERGED.value
     return Evidence(
         regression=regression,
         initial=start,
         init=summary["init"],
         scale=np.array([summary["scale"]]),
-        settled=np.array([settled]),
+        settled=np.array([words(summary["state"]) == State.SETTLED.value]),
         steps=np.array([float(summary["steps"])]),
         excess=_number(summary["excess_risk"]),
         sharpness=_number(sharp["value"]),
         residual=_number(sharp["residual"]),
         trace=_frame_trace(trace),
         last={name: LAYER_MEASURES[name](layers, first, scene) for name in LAST if not diverged},
-        learning_rate=None if rate is None else np.array([rate]),
+        method=method,
         error=None if error is None else _number(error),
         final=None if diverged else end,
         names=["the run"],
-        reach=method.reach,
     )
 
 
@@ -111,7 +103,10 @@ def _number(value: float | None) -> Float:
 
 
 def _ensemble(architecture: Architecture, arrays: dict[str, Any]) -> Ensemble:
-    matrices = [arrays[f"W{k + 1}"] for k in range(architecture.depth)]
+    matrices = [
+        np.column_stack([arrays[f"{name}{k + 1}"] for name in "Wb"[: 1 + architecture.biases]])
+        for k in range(architecture.depth)
+    ]
     return Ensemble.from_matrices(architecture, [matrices])
 
 
@@ -164,7 +159,6 @@ def _study_case(study: Study, runs: Sequence[Run], table: Any, records: Sequence
         [run.address() for run in runs],
         data.regression,
     )
-    error = table["integration_error"].to_numpy(dtype=float)
     descent = not study.method.continuous
     return Evidence(
         regression=data.regression,
@@ -182,11 +176,10 @@ def _study_case(study: Study, runs: Sequence[Run], table: Any, records: Sequence
             for name in ("spectral_norm", "rank_one_defect", "alignment")
             if table[name].notna().all()
         },
-        learning_rate=table["learning_rate"].to_numpy(dtype=float) if descent else None,
-        error=None if descent else error,
+        method=study.method.with_rates(table["learning_rate"].to_numpy(dtype=float)),
+        error=None if descent else table["integration_error"].to_numpy(dtype=float),
         samples=data.samples,
         names=[f"run {run.index}" for run in runs],
-        reach=study.method.with_rates(1.0).reach,
     )
 
 

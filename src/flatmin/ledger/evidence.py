@@ -17,7 +17,9 @@ from flatmin.core.arrays import Float, Yes
 from flatmin.data.regression import Regression
 from flatmin.data.samples import Samples
 from flatmin.dynamics.measures import invariants
+from flatmin.dynamics.methods import GradientFlow, Method
 from flatmin.ledger.record import Place
+from flatmin.network.architecture import Family
 from flatmin.network.ensemble import Ensemble
 from flatmin.theory.minimal_sharpness import minimal_sharpness
 
@@ -37,7 +39,7 @@ def initial_epsilon(layers: Sequence[Float]) -> Float:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Evidence:
-    """Runs by gradient flow, or by gradient descent if there is a `learning_rate`.
+    """Runs by a method.
 
     Arrays have one entry per network. `trace[name]` is `[record, network]` or
     `[record, network, layer]` and NaN after the end of a run; `last[name]` is `[network, layer]`,
@@ -57,15 +59,13 @@ class Evidence:
     """Of the sharpness."""
     trace: dict[str, Float] = field(default_factory=dict, repr=False)
     last: dict[str, Float] = field(default_factory=dict, repr=False)
-    learning_rate: Float | None = None
+    method: Method = field(default_factory=GradientFlow)
     error: Float | None = None
     """Sum of the integrator's local error estimates, in the norm of the weights."""
     final: Ensemble | None = None
     samples: Samples | None = None
     names: Sequence[str] = ()
     """How to call the networks; by number if empty."""
-    reach: float = 2.0
-    """The largest eta S at which a minimiser is stable for the method (`dynamics.methods`)."""
 
     def __len__(self) -> int:
         return len(self.initial)
@@ -73,12 +73,17 @@ class Evidence:
     @property
     def flow(self) -> bool:
         """Whether these are runs of gradient flow."""
-        return self.learning_rate is None
+        return self.method.continuous
+
+    @property
+    def learning_rate(self) -> Float | None:
+        """The learning rate of each run; none for gradient flow."""
+        return None if self.flow else np.broadcast_to(self.method.learning_rate, (len(self),))
 
     @property
     def edge(self) -> Float | None:
         """The largest sharpness at which a minimiser is stable, 2/eta of gradient descent."""
-        return None if self.learning_rate is None else np.asarray(self.reach / self.learning_rate)
+        return None if self.method.edge is None else np.broadcast_to(self.method.edge, (len(self),))
 
     @property
     def depth(self) -> int:
@@ -93,8 +98,7 @@ class Evidence:
     @property
     def one_output(self) -> bool:
         """Whether the networks are linear with one output, as most of the theory asks."""
-        architecture = self.initial.architecture
-        return architecture.linear and architecture.output is not None
+        return self.initial.architecture.family is Family.ONE_OUTPUT
 
     @property
     def plain(self) -> bool:
@@ -106,14 +110,14 @@ class Evidence:
         """The time of each record; of gradient descent, eta times the step."""
         if "time" in self.trace:
             return self.trace["time"]
-        if "step" in self.trace and self.learning_rate is not None:
-            return np.asarray(self.learning_rate * self.trace["step"])
+        if "step" in self.trace and not self.flow:
+            return np.asarray(self.method.learning_rate * self.trace["step"])
         return None
 
     @cached_property
     def layers(self) -> list[Float]:
         """The initial weights."""
-        return self.initial.layers()
+        return self.initial.weights()
 
     @cached_property
     def epsilon(self) -> Float:
@@ -223,6 +227,7 @@ class Evidence:
             self,
             **{name: pick(getattr(self, name)) for name in _PER_NETWORK},
             initial=self.initial[chosen],
+            method=self.method.some(chosen),
             final=None if self.final is None else self.final[chosen],
             trace={name: values[:, chosen] for name, values in self.trace.items()},
             last={name: values[chosen] for name, values in self.last.items()},
@@ -257,7 +262,4 @@ class Evidence:
         return "the end"
 
 
-_PER_NETWORK = (
-    *("scale", "settled", "steps", "excess", "sharpness", "residual"),
-    *("learning_rate", "error"),
-)
+_PER_NETWORK = (*("scale", "settled", "steps", "excess", "sharpness", "residual", "error"),)

@@ -26,7 +26,7 @@ from flatmin.core.figures import (
     save,
 )
 from flatmin.core.files import make_directory
-from flatmin.ledger.record import Record, Verdict
+from flatmin.ledger.record import Record, Sides, Verdict
 from flatmin.ledger.statements import STATEMENTS, Statement
 
 if TYPE_CHECKING:
@@ -98,31 +98,32 @@ def _panels(records: Sequence[Record]) -> list[list[Record]]:
     for record in records:
         groups.setdefault(record.part, []).append(record)
     # A yes or no has the same two sides everywhere: there is nothing to see.
-    groups = {part: g for part, g in groups.items() if any(map(_differs, g))} or groups
+    groups = {
+        part: group
+        for part, group in groups.items()
+        if not all(np.array_equal(_sides(r).measured, _sides(r).bound) for r in group)
+    } or groups
     if set(groups) >= BOTH and _same_measured(groups["lower"], groups["upper"]):
         groups["lower"] += groups.pop("upper")
     return list(groups.values())[:PANELS]
 
 
-def _differs(record: Record) -> bool:
+def _sides(record: Record) -> Sides:
+    """Both sides of a record that has them, as all that are drawn do."""
     assert record.sides is not None
-    return not np.array_equal(record.sides.measured, record.sides.bound)
+    return record.sides
 
 
 def _same_measured(lower: Sequence[Record], upper: Sequence[Record]) -> bool:
     """Whether both bounds are of the same measurements, not along runs."""
     if _over_records(lower[0]) or len(lower) != len(upper):
         return False
-    return all(
-        a.sides is not None
-        and b.sides is not None
-        and np.array_equal(a.sides.measured, b.sides.measured)
-        for a, b in zip(lower, upper, strict=True)
-    )
+    pairs = zip(lower, upper, strict=True)
+    return all(np.array_equal(_sides(a).measured, _sides(b).measured) for a, b in pairs)
 
 
 def _over_records(record: Record) -> bool:
-    return record.sides is not None and "record" in record.sides.axes
+    return "record" in _sides(record).axes
 
 
 def _grid(count: int, slack: bool) -> tuple[Figure, list[tuple[Axes, Axes | None]]]:
@@ -147,11 +148,10 @@ def _grid(count: int, slack: bool) -> tuple[Figure, list[tuple[Axes, Axes | None
 
 def _draw(panel: Axes, below: Axes | None, records: Sequence[Record]) -> set[str]:
     """Draw one panel; what its legend needs."""
-    sides = records[0].sides
-    assert sides is not None
+    x = _sides(records[0]).x
     if _over_records(records[0]) and below is not None:
         return _draw_along(panel, below, _shown(records))
-    if sides.x is not None and len(sides.x) > 1:
+    if x is not None and len(x) > 1:
         return _draw_over_x(panel, _spread(records))
     return _draw_ensemble(panel, below, records)
 
@@ -164,7 +164,7 @@ def _order(record: Record) -> tuple[bool, float]:
 
 def _shown(records: Sequence[Record]) -> Record:
     """The tightest piece of evidence; if there are such, one with several networks."""
-    several = [r for r in records if r.sides is not None and r.sides.slack.shape[1] >= LINES]
+    several = [record for record in records if _sides(record).slack.shape[1] >= LINES]
     return min(several or records, key=_order)
 
 
@@ -195,36 +195,30 @@ def _draw_along(panel: Axes, below: Axes, record: Record) -> set[str]:
 
 def _tightest_layer(record: Record) -> tuple[Float, Float, Float, Float]:
     """measured, bound, slack and room as `[record, network]`."""
-    sides = record.sides
-    assert sides is not None
-    arrays = (sides.measured, sides.bound, sides.slack, sides.room)
-    if sides.slack.ndim == 2:
-        return arrays
-    layer = np.argmin(np.where(np.isnan(sides.slack), np.inf, sides.slack), axis=2)[:, :, None]
-    measured, bound, slack, room = (
-        np.take_along_axis(np.asarray(values), layer, axis=2)[:, :, 0] for values in arrays
-    )
+    sides = _sides(record)
+    arrays = np.stack([sides.measured, sides.bound, sides.slack, sides.room])
+    if arrays.ndim == 4:
+        layer = np.argmin(np.where(np.isnan(sides.slack), np.inf, sides.slack), axis=2)
+        arrays = np.take_along_axis(arrays, layer[None, :, :, None], axis=3)[..., 0]
+    measured, bound, slack, room = arrays
     return measured, bound, slack, room
 
 
 def _draw_over_x(panel: Axes, records: Sequence[Record]) -> set[str]:
     """Both sides against what was varied; a bar is the room for errors."""
-    bars, xs, name = False, [], ""
+    drawn = {"mark"}
     for record, colour in zip(records, COLOURS, strict=False):
-        sides = record.sides
-        assert sides is not None
+        sides = _sides(record)
         assert sides.x is not None
-        x, bound, room = sides.x, np.ravel(sides.bound), np.ravel(sides.room)
+        bound, room = np.ravel(sides.bound), np.ravel(sides.room)
         against = RED if len(records) == 1 else colour
-        panel.plot(x, np.ravel(sides.measured), "o-", color=colour, ms=4, lw=1.2)
-        panel.plot(x, bound, "x--", color=against, ms=7, mew=1.5, lw=1.2, zorder=3)
+        panel.plot(sides.x, np.ravel(sides.measured), "o-", color=colour, ms=4, lw=1.2)
+        panel.plot(sides.x, bound, "x--", color=against, ms=7, mew=1.5, lw=1.2, zorder=3)
         if np.any(room > 0.02 * bound):
-            bars = True
-            panel.errorbar(x, bound, room, fmt="none", ecolor=RED, elinewidth=1.0, capsize=4)
-        xs.append(x)
-        name = sides.x_name
-    panel.set_xlabel(name, fontsize=9)
-    x = np.unique(np.concatenate(xs))
+            drawn.add("bar")
+            panel.errorbar(sides.x, bound, room, fmt="none", ecolor=RED, elinewidth=1.0, capsize=4)
+        panel.set_xlabel(sides.x_name, fontsize=9)
+    x = np.unique(np.concatenate([_sides(record).x for record in records]))
     if x.min() > 0.0 and x.max() > 3.0 * x.min():
         panel.set_xscale("log")
         if len(x) <= LINES:
@@ -234,7 +228,7 @@ def _draw_over_x(panel: Axes, records: Sequence[Record]) -> set[str]:
             plain_log_ticks(panel.xaxis)
     if not _log_if_wide(panel):
         panel.set_ylim(0.0, 1.1 * panel.get_ylim()[1])
-    return {"mark", "bar"} if bars else {"mark"}
+    return drawn
 
 
 def _draw_ensemble(panel: Axes, below: Axes | None, records: Sequence[Record]) -> set[str]:
@@ -244,11 +238,9 @@ def _draw_ensemble(panel: Axes, below: Axes | None, records: Sequence[Record]) -
     parts = list(dict.fromkeys(record.part for record in records))
     table = np.column_stack([_column(records, part, "bound") for part in reversed(parts)])
     measured = _column(records, parts[0], "measured")
-    one = [r for r in records if r.part == parts[0] and r.sides is not None]
     # A statement whose hypotheses are not met is still worth seeing, in grey.
-    outside = np.concatenate(
-        [np.full(r.sides.slack.size, float(not _counts(r))) for r in one if r.sides is not None]
-    )
+    one = [(r, _sides(r).slack.size) for r in records if r.part == parts[0]]
+    outside = np.concatenate([np.full(size, float(not _counts(r))) for r, size in one])
     rows = np.unique(np.column_stack([table, measured, outside]), axis=0)
     at, size = np.arange(len(rows)), 3 if len(rows) > 60 else 5
     for column, marker in zip(range(len(parts)), "x+", strict=False):
@@ -279,32 +271,24 @@ def _column(records: Sequence[Record], part: str, name: str) -> Float:
 def _add_legend(figure: Figure, kinds: set[str]) -> None:
     from matplotlib.lines import Line2D
 
-    known: dict[str, list[Any]] = {
-        "line": [
-            Line2D([], [], color="0.3", label="measured"),
-            Line2D([], [], color="0.3", ls="--", label="bound"),
-        ],
-        "mark": [
-            Line2D([], [], color="0.3", marker="o", ms=4, label="measured"),
-            Line2D([], [], color="0.3", marker="x", ms=6, ls="--", label="bound"),
-        ],
+    kinds_of_line: dict[str, list[tuple[str, dict[str, Any]]]] = {
+        "line": [("measured", {}), ("bound", {"ls": "--"})],
+        "mark": [("measured", {"marker": "o"}), ("bound", {"marker": "x", "ms": 6, "ls": "--"})],
         "dot": [
-            Line2D([], [], color=BLUE, marker="o", ms=4, ls="none", label="measured"),
-            Line2D([], [], color=RED, marker="x", ms=5, ls="none", label="bound"),
+            ("measured", {"color": BLUE, "marker": "o", "ls": "none"}),
+            ("bound", {"color": RED, "marker": "x", "ms": 5, "ls": "none"}),
         ],
-        "bar": [Line2D([], [], color=RED, marker="|", ms=9, ls="none", label="room for errors")],
-        "outside": [
-            Line2D([], [], color="0.6", marker="o", ms=4, ls="none", label="hypotheses not met")
-        ],
+        "bar": [("room for errors", {"color": RED, "marker": "|", "ms": 9, "ls": "none"})],
+        "outside": [("hypotheses not met", {"color": "0.6", "marker": "o", "ls": "none"})],
     }
-    handles = [handle for kind, found in known.items() if kind in kinds for handle in found]
-    figure.legend(
-        handles=handles,
-        loc="outside lower center",
-        ncols=len(handles),
-        frameon=False,
-        fontsize=9,
-    )
+    handles = [
+        Line2D([], [], **{"color": "0.3", "ms": 4, **how}, label=label)
+        for kind, found in kinds_of_line.items()
+        if kind in kinds
+        for label, how in found
+    ]
+    place: Any = {"loc": "outside lower center", "ncols": len(handles)}
+    figure.legend(handles=handles, frameon=False, fontsize=9, **place)
 
 
 def _log_if_wide(panel: Axes) -> bool:
@@ -336,7 +320,8 @@ def slack_figure(records: Sequence[Record]) -> Figure:
         shift = 0.2 * np.sin(np.arange(len(slack)) * 2.4)
         panel.plot(slack, height + shift, ".", color=BLUE, ms=4, alpha=0.4, mec="none")
         panel.plot(np.median(slack), height, "|", color=ORANGE, ms=14, mew=2)
-        panel.plot(slack.min(), height, "|", color=_colour(found), ms=14, mew=2)
+        colour = RED if any(r.verdict is Verdict.VIOLATED for r in found) else GREEN
+        panel.plot(slack.min(), height, "|", color=colour, ms=14, mew=2)
     for label, colour in (("tightest", GREEN), ("median", ORANGE), ("violated", RED)):
         panel.plot([], [], "|", color=colour, ms=12, mew=2, label=label)
     panel.set_yticks(range(len(rows)), labels=[s.id for s, _ in rows], fontsize=9)
@@ -349,10 +334,6 @@ def slack_figure(records: Sequence[Record]) -> Figure:
 
 def _counts(record: Record) -> bool:
     return record.slack is not None and record.verdict is not Verdict.NOT_APPLICABLE
-
-
-def _colour(records: Sequence[Record]) -> str:
-    return RED if any(r.verdict is Verdict.VIOLATED for r in records) else GREEN
 
 
 def slack_by_network(record: Record) -> Float:

@@ -38,24 +38,28 @@ def theorem_2(runs: Evidence) -> list[Record]:
     S(W) >= 2 a |w*|^{2-1/L} |p|^{1/L} sum_k 1/|W_k|_F.
     """
     records = _bounds("theorem-2", runs, "one output", runs.one_output)
-    norms = _frobenius(runs)
-    if not runs.one_output or norms is None:
+    norms, defects = runs.last.get("spectral_norm"), runs.last.get("rank_one_defect")
+    if not runs.one_output or norms is None or defects is None:
         return records
-    records.append(
-        compare(
-            "theorem-2",
-            network_lower_bound(runs.regression, runs.depth, norms, runs.output_norm),
-            runs.sharpness,
-            measured="larger",
-            part="any minimiser",
-            hypothesis=_minimisers(runs),
-            applies=runs.settled,
-            room=runs.minimiser_room,
-            place=runs.place("network"),
-            error=largest_error(runs),
-        )
+    frobenius = np.sqrt(norms**2 + defects)
+    bound = network_lower_bound(runs.regression, runs.depth, frobenius, runs.output_norm)
+    return [*records, _of_minimisers("theorem-2", runs, bound, part="any minimiser")]
+
+
+def _of_minimisers(statement: str, runs: Evidence, bound: Any, **fields: Any) -> Record:
+    """bound <= S(W) for the minimisers that runs found."""
+    return compare(
+        statement,
+        bound,
+        runs.sharpness,
+        measured="larger",
+        hypothesis=_minimisers(runs),
+        applies=runs.settled,
+        room=runs.minimiser_room,
+        place=runs.place("network"),
+        error=largest_error(runs),
+        **fields,
     )
-    return records
 
 
 def _bounds(statement: str, runs: Evidence, hypothesis: str, met: bool) -> list[Record]:
@@ -76,12 +80,6 @@ def _bounds(statement: str, runs: Evidence, hypothesis: str, met: bool) -> list[
     )
 
 
-def _frobenius(runs: Evidence) -> Float | None:
-    """|W_k|_F of the final weights."""
-    norms, defects = runs.last.get("spectral_norm"), runs.last.get("rank_one_defect")
-    return None if norms is None or defects is None else np.sqrt(norms**2 + defects)
-
-
 def _minimisers(runs: Evidence) -> str:
     return f"a minimiser: {np.count_nonzero(runs.settled)} of {len(runs)} runs settled"
 
@@ -91,19 +89,7 @@ def exact_minimal_sharpness(runs: Evidence) -> list[Record]:
     q q'); with several outputs, than min_t 2 lambda_max(t Sigma + (L-1) t^{-1/(L-1)} Q'Q)."""
     if not runs.initial.architecture.linear:
         return [not_applicable("exact-minimal-sharpness", "linear network", why=lacks(runs))]
-    return [
-        compare(
-            "exact-minimal-sharpness",
-            runs.least_sharpness,
-            runs.sharpness,
-            measured="larger",
-            hypothesis=_minimisers(runs),
-            applies=runs.settled,
-            room=runs.minimiser_room,
-            place=runs.place("network"),
-            error=largest_error(runs),
-        )
-    ]
+    return [_of_minimisers("exact-minimal-sharpness", runs, runs.least_sharpness)]
 
 
 def flattest_minimiser(runs: Evidence) -> list[Record]:
@@ -118,29 +104,25 @@ def flattest_minimiser(runs: Evidence) -> list[Record]:
     found = sharpness(runs.regression, chain, tolerance=1e-10)
     error = error_of_map(chain.layers(), task(runs.regression, architecture))
     rounding = 100.0 * EPSILON * runs.depth
-    common: dict[str, Any] = {
-        "hypothesis": hypothesis,
-        "place": lambda index: f"depth {runs.depth}",
-    }
+    off = np.abs(found.value - runs.least_sharpness)
+    residual = found.residual + rounding * runs.least_sharpness
+    away, bound = np.linalg.norm(error, axis=(1, 2)), rounding * runs.regression.w_star_norm
+    why = "the bound is the residual of the sharpness, with rounding"
     return [
         compare(
             "flattest-minimiser",
-            np.abs(found.value - runs.least_sharpness),
-            found.residual + rounding * runs.least_sharpness,
+            smaller,
+            larger,
             measured="smaller",
-            part="sharpness",
-            note="the bound is the residual of the sharpness, with rounding",
-            **common,
-        ),
-        compare(
-            "flattest-minimiser",
-            np.linalg.norm(error, axis=(1, 2)),
-            np.full(1, rounding * runs.regression.w_star_norm),
-            measured="smaller",
-            part="minimiser",
-            note="|w - w*| against rounding",
-            **common,
-        ),
+            part=part,
+            note=note,
+            hypothesis=hypothesis,
+            place=lambda index: f"depth {runs.depth}",
+        )
+        for part, smaller, larger, note in (
+            ("sharpness", off, residual, why),
+            ("minimiser", away, bound, "|w - w*| against rounding"),
+        )
     ]
 
 

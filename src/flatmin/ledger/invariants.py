@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -36,11 +35,8 @@ def lemma_1(runs: Evidence) -> list[Record]:
         measured="smaller",
         hypothesis=FLOW,
         applies=runs.flow,
-        place=runs.place("record", "network", "layer"),
-        network_axis=1,
         note=note if runs.flow else "",
-        flow_only=not runs.flow,
-        error=largest_error(runs),
+        **of_flow(runs, "record", "network", "layer"),
     )
     return [record]
 
@@ -53,16 +49,20 @@ def drift_bound(runs: Evidence) -> Float:
     return np.asarray(4.0 * norm * error + error**2 + rounding)
 
 
-def largest_error(runs: Evidence) -> float | None:
-    """The integrator's own error, the largest of the ensemble."""
-    return None if runs.error is None else float(np.max(runs.error))
+def largest_error(*cases: Evidence) -> float | None:
+    """The integrator's own error, the largest of all networks."""
+    errors = [float(np.max(runs.error)) for runs in cases if runs.error is not None]
+    return max(errors, default=None)
 
 
-def largest_error_of(cases: Sequence[Evidence]) -> float | None:
-    """The same of several pieces of evidence."""
-    return max(
-        (error for runs in cases if (error := largest_error(runs)) is not None), default=None
-    )
+def of_flow(runs: Evidence, *axes: str) -> dict[str, Any]:
+    """What every comparison for a statement about gradient flow says, over arrays with `axes`."""
+    return {
+        "place": runs.place(*axes),
+        "network_axis": axes.index("network"),
+        "flow_only": not runs.flow,
+        "error": largest_error(runs),
+    }
 
 
 def lemma_2(runs: Evidence) -> list[Record]:
@@ -98,11 +98,8 @@ def lemma_2(runs: Evidence) -> list[Record]:
             hypothesis=f"{hypothesis}; eps = {_range(runs.epsilon)}",
             applies=runs.flow and runs.plain,
             room=_by_network(room, measured) * factor + 10.0 * EPSILON,
-            place=runs.place(*("record", "network", "layer")[: measured.ndim]),
-            network_axis=1,
-            flow_only=not runs.flow,
-            error=largest_error(runs),
             why=why,
+            **of_flow(runs, *("record", "network", "layer")[: measured.ndim]),
         )
         for part, (measured, factor) in parts.items()
         if measured is not None and measured.size

@@ -1,4 +1,4 @@
-"""Why a statement does not apply: the first thing it needs that the runs do not have, in words."""
+"""Words for records: what a statement needs that the runs do not have, and spans of numbers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
+from flatmin.core.arrays import Float
 from flatmin.ledger.evidence import Evidence
 
 
@@ -28,11 +29,12 @@ def lacks(
     """
     architecture = runs.initial.architecture
     if linear and not architecture.linear:
-        return f"a linear network (here {architecture.activation_name})"
+        return f"a linear network (here {architecture.beyond})"
     if (one_output or plain) and architecture.output is None:
         return f"one output (here {architecture.widths[-1]})"
     if plain and not runs.plain:
-        return f"d_L = 1 and p = 1 (here d_L = {architecture.widths[-1]}, |p| = {_norm(runs)})"
+        norm = f"{np.float64(runs.output_norm):.4g}"
+        return f"d_L = 1 and p = 1 (here d_L = {architecture.widths[-1]}, |p| = {norm})"
     if runs.depth < layers:
         return f"at least {layers} layers (here {runs.depth})"
     if inits and runs.init not in inits:
@@ -48,5 +50,7 @@ def lacks(
     return ""
 
 
-def _norm(runs: Evidence) -> str:
-    return f"{np.float64(runs.output_norm):.4g}"
+def span(values: Float) -> str:
+    """From the least to the largest of the values that are finite."""
+    known = values[np.isfinite(values)]
+    return f"{known.min():.3g} to {known.max():.3g}" if len(known) else "nowhere"

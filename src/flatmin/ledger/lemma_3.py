@@ -25,42 +25,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cached_property
+from threading import Event, Lock
 from typing import Any
 
 import numpy as np
 
-from flatmin.core.arrays import Float
+from flatmin.core.arrays import Float, Whole, Yes
+from flatmin.core.checks import check_count, check_depth, check_positive, check_seed
+from flatmin.core.errors import SettingError
 from flatmin.core.statistics import share_interval
+from flatmin.core.threads import over_each, thread_count
 from flatmin.dynamics.descent import Progress
-from flatmin.ledger.lemma_3_draws import (
-    STATEMENT,
-    Bool,
-    Extremes,
-    Int,
-    draws_for,
-    failure_bound,
-    sample,
-)
+from flatmin.ledger.lemma_3_draws import STATEMENT, draw_noise, failing, failure_bound
 from flatmin.ledger.record import Record, Verdict, not_applicable
 
 DIMENSIONS = (4, 8, 16, 32)
+LEAST_DIMENSION = 4
 DEPTHS = (5, 20, 80)
 SCALES = (0.25, 0.5, 1.0)
-US = tuple(round(0.05 * i, 2) for i in range(1, 21)) + tuple(
-    round(1.0 + 0.1 * i, 1) for i in range(1, 41)
-)
+US = tuple(round(0.05 * i, 2) for i in (*range(1, 21), *range(22, 101, 2)))
 """0.05..1 in steps of 0.05, then up to 5 in steps of 0.1: from 4.08 on every bound is below 1."""
+# Bytes of noise a block of draws may take.
+_BLOCK_BYTES = 2**25
 
 
-class Status(StrEnum):
-    """What the draws say about the bound at one u. The values are the words a user reads."""
-
-    VACUOUS = "bound above 1"
-    ADMISSIBLE = "admissible"
-    UNRESOLVED = "not resolved"
-    EXCEEDED = "bound exceeded"
+def draws_for(d: int) -> int:
+    """How many networks of each (d, L) are drawn unless something else is asked for."""
+    return next((draws for most, draws in ((4, 2000), (8, 1000), (16, 500)) if d <= most), 300)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,25 +64,15 @@ class Curve:
     s: float
     us: Float
     draws: int
-    at_most: Int
-    at_least: Int
+    at_most: Whole
+    at_least: Whole
 
-    @classmethod
-    def of(cls, extremes: Extremes) -> Curve:
-        """Counts of networks that may fail and that do fail."""
-        return cls(
-            extremes.d,
-            extremes.L,
-            extremes.s,
-            extremes.us,
-            extremes.draws,
-            np.count_nonzero(extremes.fails_tight(), axis=0),
-            np.count_nonzero(extremes.fails(), axis=0),
-        )
+    def __str__(self) -> str:
+        return f"d = {self.d}, L = {self.L}"
 
     @cached_property
     def bound(self) -> Float:
-        """8 exp(-d u^2 / (32 s^2))."""
+        """8 exp(-d u^2 / (32 s^2)); it says nothing where it is 1 or more."""
         return failure_bound(self.s, self.us, self.d)
 
     @cached_property
@@ -103,72 +85,75 @@ class Curve:
         """Upper confidence limit, from the networks that may fail."""
         return np.array([share_interval(int(k), self.draws)[1] for k in self.at_most])
 
-    @cached_property
-    def status(self) -> list[Status]:
-        """What is known at each u."""
-        names = (Status.VACUOUS, Status.EXCEEDED, Status.ADMISSIBLE)
-        cases = np.stack([self.bound >= 1.0, self.low > self.bound, self.high <= self.bound])
-        return [
-            names[int(np.argmax(column))] if column.any() else Status.UNRESOLVED
-            for column in cases.T
-        ]
+    @property
+    def exceeded(self) -> Yes:
+        """At which u more networks fail than the bound allows."""
+        return np.asarray((self.bound < 1.0) & (self.low > self.bound))
+
+    @property
+    def confirmed(self) -> Yes:
+        """At which u the draws confirm the bound; at others with a bound below 1 they are few."""
+        return np.asarray((self.bound < 1.0) & (self.high <= self.bound))
 
     @cached_property
-    def admissible(self) -> Bool:
+    def admissible(self) -> Yes:
         """The u that work: the unbroken range of confirmed u that ends with the largest of them.
 
         Above it the bound is smaller than the draws resolve, or exceeded because u is beyond
         C4 L^{1/4}; below it the bound is above 1, or exceeded because u is below C3.
         """
-        confirmed = self.where(Status.ADMISSIBLE)
+        confirmed = self.confirmed
         last = len(confirmed) - 1 - int(np.argmax(confirmed[::-1]))
         unbroken = np.logical_and.accumulate(confirmed[last::-1])[::-1]
         return np.concatenate([unbroken, np.zeros(len(confirmed) - 1 - last, dtype=bool)])
 
-    def where(self, status: Status) -> Bool:
-        """At which u this is what is known."""
-        return np.array([one is status for one in self.status], dtype=bool)
-
-    @property
-    def smallest_informative(self) -> float | None:
-        """The smallest u of the grid with a bound below 1."""
-        return _first(self.us, self.bound < 1.0)
+    def first(self, where: Yes) -> float | None:
+        """The smallest u of those chosen."""
+        return float(self.us[np.argmax(where)]) if where.any() else None
 
     @property
     def smallest_admissible(self) -> float | None:
         """The smallest u of the grid that works."""
-        return _first(self.us, self.admissible)
+        return self.first(self.admissible)
 
     @property
-    def largest_admissible(self) -> float | None:
-        """The largest u of the grid that the draws confirm."""
-        return _first(self.us[::-1], self.admissible[::-1])
+    def largest_admissible(self) -> float:
+        """The largest u of the grid that the draws confirm; minus infinity if there is none."""
+        return float(np.max(self.us, where=self.admissible, initial=-np.inf))
 
     @property
     def exceeded_from(self) -> float | None:
         """The smallest u above the admissible ones where the bound is exceeded."""
-        last = -np.inf if self.largest_admissible is None else self.largest_admissible
-        return _first(self.us, self.where(Status.EXCEEDED) & (self.us > last))
+        return self.first(self.exceeded & (self.us > self.largest_admissible))
+
+    @property
+    def quiet_from(self) -> float | None:
+        """The smallest u of the grid from which on the upper confidence limit is below 5 %."""
+        return self.first(~np.logical_or.accumulate((self.high > 0.05)[::-1])[::-1])
 
     @property
     def verdict(self) -> Verdict:
         """Violated only if the bound is exceeded at some u and no u works."""
         if self.admissible.any():
             return Verdict.HOLDS
-        decided = Status.EXCEEDED in self.status
-        return Verdict.VIOLATED if decided else Verdict.NOT_APPLICABLE
+        return Verdict.VIOLATED if self.exceeded.any() else Verdict.NOT_APPLICABLE
 
-    def quiet_from(self, level: float = 0.05) -> float | None:
-        """The smallest u of the grid from which on the upper confidence limit is below `level`."""
-        loud = np.logical_or.accumulate((self.high > level)[::-1])[::-1]
-        return _first(self.us, ~loud)
+    @cached_property
+    def tightest(self) -> tuple[float, float, int]:
+        """Slack, measured and index of the tightest u that works, or is exceeded if none does."""
+        works = self.admissible.any()
+        pool = self.admissible if works else self.exceeded
+        measured = self.high if works else self.low
+        slack = np.where(pool, self.bound / np.where(pool, measured, 1.0) - 1.0, np.inf)
+        i = int(np.argmin(slack))
+        return float(slack[i]), float(measured[i]), i
 
 
 @dataclass(frozen=True, eq=False)
 class Lemma3Table:
     """Failure probabilities over a grid of (d, L, s), and which u are admissible."""
 
-    curves: tuple[Curve, ...]
+    curves: Sequence[Curve]
 
     def as_records(self) -> list[Record]:
         """One record per s, because the lemma's constants depend on s."""
@@ -178,132 +163,139 @@ class Lemma3Table:
 
 def lemma_3(
     seed: int = 0,
-    draws: int | dict[int, int] | None = None,
+    draws: int | None = None,
     *,
     dimensions: Sequence[int] = DIMENSIONS,
     depths: Sequence[int] = DEPTHS,
     scales: Sequence[float] = SCALES,
     us: Sequence[float] = US,
+    noise: float = 1.0,
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Lemma3Table:
-    """Measure Lemma 3 on a grid; `draws` is one number for all d or one for each.
+    """Measure Lemma 3 on a grid; one job for a thread is a block of draws of one (d, L).
 
     `progress` is called with the number of networks done since the last call, of
-    `network_count(...)` in all.
+    `network_count(...)` in all. No result depends on the number of threads; `noise` is that of
+    `failing`.
     """
-    extremes = sample(
-        seed, draws, dimensions, depths, scales, us, threads=threads, progress=progress
-    )
-    return Lemma3Table(tuple(Curve.of(one) for one in extremes))
+    check_seed(seed)
+    grid = np.array(sorted(check_positive("u", u) for u in us))
+    jobs: list[tuple[list[Curve], range]] = []
+    for d, L in ((d, L) for d in dimensions for L in depths):
+        if check_count("d", d) < LEAST_DIMENSION:
+            raise SettingError(f"Lemma 3 extends to theta by Lemma 9 only for d >= 4, got d = {d}")
+        count = check_count("draws", draws_for(d) if draws is None else draws)
+        zeros = np.zeros((2, len(scales), len(grid)), dtype=np.int64)
+        curves = [
+            Curve(d, check_depth(L), check_positive("s", s), grid, count, *zeros[:, i])
+            for i, s in enumerate(scales)
+        ]
+        size = max(1, _BLOCK_BYTES // (8 * L * d**2))
+        blocks = [range(i, min(i + size, count)) for i in range(0, count, size)]
+        jobs += [(curves, block) for block in blocks]
+    longest_first = sorted(jobs, key=lambda job: -len(job[1]) * job[0][0].L * job[0][0].d ** 2)
+    lock = Lock()
+
+    def work(job: int, cancelled: Event) -> None:
+        curves, block = longest_first[job]
+        normal = draw_noise(seed, curves[0].d, curves[0].L, block)
+        for curve in curves:
+            if cancelled.is_set():
+                return
+            may_fail, fails = failing(normal, curve.s, grid, noise)
+            with lock:
+                curve.at_most[:] += np.count_nonzero(may_fail, axis=0)
+                curve.at_least[:] += np.count_nonzero(fails, axis=0)
+                if progress is not None:
+                    progress(len(block))
+
+    over_each(work, len(longest_first), threads or thread_count())
+    return Lemma3Table([one for curves, block in jobs if block.start == 0 for one in curves])
 
 
 def network_count(
-    draws: int | dict[int, int] | None = None,
+    draws: int | None = None,
     dimensions: Sequence[int] = DIMENSIONS,
     depths: Sequence[int] = DEPTHS,
     scales: Sequence[float] = SCALES,
 ) -> int:
     """How many networks a table takes, for a progress bar."""
-    return len(depths) * len(scales) * sum(draws_for(d, draws) for d in dimensions)
-
-
-def _first(values: Float, where: Bool) -> float | None:
-    return float(values[np.argmax(where)]) if where.any() else None
+    return len(depths) * len(scales) * sum(draws or draws_for(d) for d in dimensions)
 
 
 def _record(s: float, curves: list[Curve]) -> Record:
     """The record of one s: its tightest comparison and the u that work."""
     order = (Verdict.VIOLATED, Verdict.HOLDS, Verdict.NOT_APPLICABLE)
     verdict = min((curve.verdict for curve in curves), key=order.index)
+    ds, Ls = sorted({one.d for one in curves}), sorted({one.L for one in curves})
+    us = curves[0].us
+    hypothesis = (
+        f"W_k = I + s/sqrt(L d) N_k with d in {ds}, L in {Ls}, u from {us[0]:g} to {us[-1]:g}; "
+        "the constants C1..C4 of the range are not given, so every u is tried"
+    )
     fields: dict[str, Any] = {
         "part": f"s = {s:g}",
         "networks": sum(curve.draws for curve in curves),
-        "note": _note(curves),
+        "note": "; ".join(_notes(curves)),
     }
     if verdict is Verdict.NOT_APPLICABLE:
-        return not_applicable(STATEMENT, _hypothesis(curves), "no u is decided", **fields)
+        return not_applicable(STATEMENT, hypothesis, "no u is decided", **fields)
     chosen = [curve for curve in curves if curve.verdict is verdict]
-    slack, i, curve, measured = min(map(_tightest, chosen), key=lambda found: found[0])
+    curve = min(chosen, key=lambda one: one.tightest[0])
+    slack, measured, i = curve.tightest
     return Record(
-        STATEMENT,
-        _hypothesis(curves),
-        verdict,
-        float(curve.bound[i]),
-        measured,
-        slack,
-        f"d = {curve.d}, L = {curve.L}, u = {curve.us[i]:g}",
+        statement=STATEMENT,
+        hypothesis=hypothesis,
+        verdict=verdict,
+        bound=float(curve.bound[i]),
+        measured=measured,
+        slack=slack,
+        at=f"{curve}, u = {us[i]:g}",
         room=0.0,
         violations=int(curve.at_least[i]) if verdict is Verdict.VIOLATED else 0,
         **fields,
     )
 
 
-def _tightest(curve: Curve) -> tuple[float, int, Curve, float]:
-    """Slack and index of the tightest u: of those that work, or of those exceeded if none does."""
-    pool, measured = curve.admissible, curve.high
-    if not pool.any():
-        pool, measured = curve.where(Status.EXCEEDED), curve.low
-    slack = np.where(pool, curve.bound / np.where(pool, measured, 1.0) - 1.0, np.inf)
-    i = int(np.argmin(slack))
-    return float(slack[i]), i, curve, float(measured[i])
-
-
-def _hypothesis(curves: list[Curve]) -> str:
-    d, L = (sorted({getattr(one, name) for one in curves}) for name in ("d", "L"))
-    us = curves[0].us
-    return (
-        f"W_k = I + s/sqrt(L d) N_k with d in {d}, L in {L}, u from {us[0]:g} to {us[-1]:g}; "
-        "the constants C1..C4 of the range are not given, so every u is tried"
-    )
-
-
-def _note(curves: list[Curve]) -> str:
+def _notes(curves: list[Curve]) -> list[str]:
     """Which u work, what is compared, and where nothing is known."""
-    parts = _working([one for one in curves if one.verdict is Verdict.HOLDS])
-    broken = [_cell(one) for one in curves if one.verdict is Verdict.VIOLATED]
+    works = [one for one in curves if one.verdict is Verdict.HOLDS]
+    notes = _working(works) if works else []
+    broken = [str(one) for one in curves if one.verdict is Verdict.VIOLATED]
     if broken:
-        parts.append("no u works at " + ", ".join(broken))
-    silent = [one for one in curves if one.verdict is Verdict.NOT_APPLICABLE]
-    parts += [
-        f"not resolved by {one.draws} draws at {_cell(one)}"
-        if one.smallest_informative is not None
-        else f"bound above 1 on the whole grid at {_cell(one)}"
-        for one in silent
-    ]
-    return "; ".join(parts)
+        notes.append("no u works at " + ", ".join(broken))
+    for one in curves:
+        if one.verdict is Verdict.NOT_APPLICABLE:
+            few, silent = f"not resolved by {one.draws} draws", "bound above 1 on the whole grid"
+            notes.append(f"{few if np.any(one.bound < 1.0) else silent} at {one}")
+    return notes
 
 
 def _working(curves: list[Curve]) -> list[str]:
-    if not curves:
-        return []
-    starts = [f"{_range(curves, d)} (d = {d})" for d in sorted({one.d for one in curves})]
-    parts = ["admissible from u = " + ", ".join(starts)]
-    if all(one.smallest_admissible == one.smallest_informative for one in curves):
-        parts[0] += ", as soon as the bound is below 1"
-    parts.append("measured is the upper 95 % confidence limit")
-    unresolved = [one for one in curves if one.where(Status.UNRESOLVED)[-1]]
+    starts = [
+        f"{_ends([one.smallest_admissible for one in curves if one.d == d])} (d = {d})"
+        for d in sorted({one.d for one in curves})
+    ]
+    notes = ["admissible from u = " + ", ".join(starts)]
+    if all(one.smallest_admissible == one.first(one.bound < 1.0) for one in curves):
+        notes[0] += ", as soon as the bound is below 1"
+    notes.append("measured is the upper 95 % confidence limit")
+    unresolved = [
+        one for one in curves if one.bound[-1] < 1.0 and not (one.exceeded | one.confirmed)[-1]
+    ]
     if unresolved:
-        ends = [one.largest_admissible or np.nan for one in unresolved]
-        draws = sorted({one.draws for one in unresolved})
-        parts.append(
-            f"not resolved by {' to '.join(map(str, draws[:: max(1, len(draws) - 1)]))} draws "
+        ends = [one.largest_admissible for one in unresolved]
+        notes.append(
+            f"not resolved by {_ends([one.draws for one in unresolved])} draws "
             f"beyond u = {min(ends):g} to {max(ends):g}"
         )
-    beyond = [
-        f"u = {one.exceeded_from:g} ({_cell(one)})"
-        for one in curves
-        if one.exceeded_from is not None
-    ]
+    beyond = [f"u = {one.exceeded_from:g} ({one})" for one in curves if one.exceeded_from]
     if beyond:
-        parts.append(f"exceeded from {', '.join(beyond)}, which is beyond C4 L^(1/4)")
-    return parts
+        notes.append(f"exceeded from {', '.join(beyond)}, which is beyond C4 L^(1/4)")
+    return notes
 
 
-def _cell(curve: Curve) -> str:
-    return f"d = {curve.d}, L = {curve.L}"
-
-
-def _range(curves: list[Curve], d: int) -> str:
-    found = {f"{one.smallest_admissible:g}" for one in curves if one.d == d}
-    return " to ".join(sorted(found, key=float)[:: max(1, len(found) - 1)])
+def _ends(values: Sequence[Any]) -> str:
+    """The least and the largest."""
+    return " to ".join(f"{end:g}" for end in sorted({min(values), max(values)}))

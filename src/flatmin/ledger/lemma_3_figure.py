@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flatmin.core.arrays import Float
 from flatmin.core.figures import BLACK, COLOURS, MARKERS, new_figure, plain_log_ticks
 from flatmin.ledger.lemma_3 import Curve, Lemma3Table
 
@@ -29,52 +28,38 @@ def lemma_3_figure(table: Lemma3Table) -> Figure:
     scales, dimensions, depths = (
         sorted({getattr(one, name) for one in table.curves}) for name in ("s", "d", "L")
     )
-    figure, panels = _grid(len(scales) + 1)
+    count = len(scales) + 1
+    rows = -(-count // 2)
+    figure, panels = new_figure(2, 9.0, 3.6 * rows + 0.9, rows)
+    for panel in panels[count:]:
+        panel.remove()
     colours = {d: COLOURS[i % len(COLOURS)] for i, d in enumerate(dimensions)}
     lines = {L: _LINES[i % len(_LINES)] for i, L in enumerate(depths)}
     for panel, s in zip(panels, scales, strict=False):
         for curve in table.curves:
             if curve.s == s:
-                _draw_measured(panel, curve, colours[curve.d], lines[curve.L])
-                if depths[-1] == curve.L:
-                    _draw_bound(panel, curve, colours[curve.d])
-        _finish_panel(panel, f"s = {s:g}", table.curves[0].us)
-        panel.set_ylabel("failure probability")
-    _draw_admissible(panels[-1], table, scales, dimensions)
+                _draw(panel, curve, colours[curve.d], lines[curve.L], band=depths[-1] == curve.L)
+        us = table.curves[0].us
+        panel.axhspan(1.0, _MOST, color="0.94", lw=0, zorder=0)
+        panel.text(us[0] * 1.1, 1.25, "bound above 1", fontsize=8, color="0.35")
+        panel.set(xlabel="u", ylabel="failure probability", xscale="log", yscale="log")
+        panel.set(title=f"s = {s:g}", xlim=(us[0], us[-1]), ylim=(_LEAST, _MOST))
+        plain_log_ticks(panel.xaxis)
+    _draw_admissible(panels[count - 1], table, scales, dimensions)
     _add_legend(figure, colours, lines)
     return figure
 
 
-def _grid(count: int) -> tuple[Figure, list[Axes]]:
-    """Panels in two columns, the last one at the end."""
-    rows = -(-count // 2)
-    figure, panels = new_figure(2, 9.0, 3.6 * rows + 0.9, rows)
-    for panel in panels[count:]:
-        panel.remove()
-    return figure, panels[:count]
-
-
-def _draw_measured(panel: Axes, curve: Curve, colour: str, line: str) -> None:
-    share = np.where(curve.at_most > 0, curve.at_most / curve.draws, np.nan)
-    panel.plot(curve.us, share, color=colour, lw=1.4, ls=line)
-    none = np.where(curve.at_most == 0, curve.high, np.nan)
-    panel.plot(curve.us, none, color=colour, lw=0.7, ls=line)
-
-
-def _draw_bound(panel: Axes, curve: Curve, colour: str) -> None:
-    """The bound, which does not depend on L, and the band of one L."""
-    panel.plot(curve.us, curve.bound, color=colour, lw=3.5, alpha=0.45)
-    low = np.maximum(curve.low, _LEAST / 10.0)
+def _draw(panel: Axes, curve: Curve, colour: str, line: str, band: bool) -> None:
+    """What was measured; for one L also its band, and the bound, which does not depend on L."""
     some = curve.at_most > 0
-    panel.fill_between(curve.us, low, curve.high, where=some, color=colour, alpha=0.13, lw=0)
-
-
-def _finish_panel(panel: Axes, title: str, us: Float) -> None:
-    panel.axhspan(1.0, _MOST, color="0.94", lw=0, zorder=0)
-    panel.text(us[0] * 1.1, 1.25, "bound above 1", fontsize=8, color="0.35")
-    panel.set(title=title, xlabel="u", xscale="log", yscale="log", ylim=(_LEAST, _MOST))
-    panel.set_xlim(us[0], us[-1])
-    plain_log_ticks(panel.xaxis)
+    share = np.where(some, curve.at_most / curve.draws, np.nan)
+    panel.plot(curve.us, share, color=colour, lw=1.4, ls=line)
+    panel.plot(curve.us, np.where(some, np.nan, curve.high), color=colour, lw=0.7, ls=line)
+    if band:
+        panel.plot(curve.us, curve.bound, color=colour, lw=3.5, alpha=0.45)
+        low = np.maximum(curve.low, _LEAST / 10.0)
+        panel.fill_between(curve.us, low, curve.high, where=some, color=colour, alpha=0.13, lw=0)
 
 
 def _draw_admissible(
@@ -82,11 +67,10 @@ def _draw_admissible(
 ) -> None:
     """The smallest admissible u, and where failures become rare, at the worst depth."""
     for i, s in enumerate(scales):
-        chosen = [one for one in table.curves if one.s == s]
         marker, colour = MARKERS[i % len(MARKERS)], str(0.5 * i / max(1, len(scales) - 1))
-        works = _worst({d: [one.smallest_admissible for one in chosen if one.d == d]
-                        for d in dimensions})  # fmt: skip
-        quiet = _worst({d: [one.quiet_from() for one in chosen if one.d == d] for d in dimensions})
+        groups = [[one for one in table.curves if (one.s, one.d) == (s, d)] for d in dimensions]
+        works = [_worst([one.smallest_admissible for one in group]) for group in groups]
+        quiet = [_worst([one.quiet_from for one in group]) for group in groups]
         panel.plot(dimensions, works, f"{marker}-", color=colour, ms=6, label=f"s = {s:g}")
         panel.plot(dimensions, quiet, f"{marker}:", color=colour, ms=6, mfc="white", lw=1)
     panel.set(title="smallest u", xlabel="dimension d", ylabel="u", xscale="log", yscale="log")
@@ -98,9 +82,9 @@ def _draw_admissible(
     panel.legend(frameon=False, fontsize=8, loc="upper right")
 
 
-def _worst(found: dict[int, list[float | None]]) -> list[float]:
-    """The largest over depths; a gap where one has none."""
-    return [float(np.max(np.array(values or [None], dtype=float))) for values in found.values()]
+def _worst(found: list[float | None]) -> float:
+    """The largest over depths; not a number where one has none."""
+    return float(np.max(np.array(found or [None], dtype=float)))
 
 
 def _add_legend(figure: Figure, colours: dict[int, str], lines: dict[int, str]) -> None:
@@ -117,7 +101,5 @@ def _add_legend(figure: Figure, colours: dict[int, str], lines: dict[int, str]) 
         Line2D([], [], color=BLACK, marker="o", label="the bound works from here"),
         Line2D([], [], color=BLACK, marker="o", mfc="white", ls=":", label="failures below 5 %"),
     ]
-    columns = -(-len(handles) // 3)
-    figure.legend(
-        handles=handles, frameon=False, fontsize=8, ncols=columns, loc="outside lower center"
-    )
+    how: Any = {"ncols": -(-len(handles) // 3), "loc": "outside lower center"}
+    figure.legend(handles=handles, frameon=False, fontsize=8, **how)

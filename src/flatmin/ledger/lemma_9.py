@@ -14,14 +14,16 @@ with the largest norm or smallest singular value, and for the last one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flatmin.core.arrays import Float
 from flatmin.core.seeds import generator
-from flatmin.ledger.record import Record, compare, not_applicable
+from flatmin.ledger.lacks import span
+from flatmin.ledger.record import Describe, Record, compare, not_applicable
 
 Int = NDArray[np.intp]
 Layers = Sequence[Float]
@@ -32,24 +34,6 @@ RANDOM_DIRECTIONS = 4
 HYPOTHESIS = "square layers whose products have singular values above 0"
 # Relative error of a product of many matrices and of its singular values.
 _ROUNDING = 1e-12
-
-
-@dataclass(frozen=True, eq=False)
-class Sides:
-    """Both sides of the lemma, one number per network; what was measured is the hardest theta."""
-
-    ceiling: Float
-    """M."""
-    floor: Float
-    """m."""
-    radius: Float
-    """max_k |theta_k|_2."""
-    norm: Float
-    """max_k |W~_k...W~_1|_2, at most 2 M."""
-    smallest: Float
-    """min_k smin(W~_k...W~_1), at least m / 2."""
-    hardest: tuple[list[str], list[str]]
-    """The theta that gave `norm` and the one that gave `smallest`, by name."""
 
 
 def lemma_9(layers: Layers, seed: int = 0) -> list[Record]:
@@ -65,14 +49,14 @@ def lemma_9(layers: Layers, seed: int = 0) -> list[Record]:
             not_applicable(STATEMENT, HYPOTHESIS, "layers are not square", part=part, why=why)
             for part in (NORM, FLOOR)
         ]
-    return lemma_9_records(lemma_9_sides(layers, seed))
+    ceiling, floor = constants(layers)
+    tried = hard_thetas(layers, ball_radius(ceiling, floor), seed)
+    return lemma_9_at(layers, tried, ceiling, floor)
 
 
-def lemma_9_sides(layers: Layers, seed: int = 0) -> Sides:
-    """The constants of these weights and the products at the hardest theta tried."""
+def hard_thetas(layers: Layers, radius: Float, seed: int = 0) -> dict[str, list[Float]]:
+    """Thetas on the sphere by name: random ones, and the hardest ones to first order."""
     norms, smallest = product_extremes(layers)
-    ceiling, floor = constants(norms, smallest)
-    radius = ball_radius(ceiling, floor)
     tried = {
         f"random direction {i + 1}": random_theta(layers, radius, seed, i)
         for i in range(RANDOM_DIRECTIONS)
@@ -86,56 +70,36 @@ def lemma_9_sides(layers: Layers, seed: int = 0) -> Sides:
         tried[f"pushing the smallest singular value down at {k}"] = rank_one_theta(
             layers, down, -radius, -1
         )
-    return sides_at(layers, tried, ceiling, floor, radius)
+    return tried
 
 
-def sides_at(
-    layers: Layers, tried: dict[str, list[Float]], ceiling: Float, floor: Float, radius: Float
-) -> Sides:
-    """Both sides for claimed constants M = ceiling, m = floor and the thetas given by name."""
+def lemma_9_at(
+    layers: Layers, tried: dict[str, list[Float]], ceiling: Float, floor: Float
+) -> list[Record]:
+    """|W~_k...W~_1|_2 <= 2 M and m / 2 <= smin(W~_k...W~_1) at the hardest of the thetas tried,
+    for claimed constants M = ceiling and m = floor."""
     names = list(tried)
     pairs = [product_extremes(perturbed(layers, theta)) for theta in tried.values()]
     norms = np.stack([norm.max(axis=1) for norm, _ in pairs])
     smallest = np.stack([low.min(axis=1) for _, low in pairs])
-    hardest = (
-        [names[i] for i in np.argmax(norms, axis=0)],
-        [names[i] for i in np.argmin(smallest, axis=0)],
-    )
-    return Sides(ceiling, floor, radius, norms.max(axis=0), smallest.min(axis=0), hardest)
 
+    def hardest(theta: Int) -> Describe:
+        return lambda index: f"network {index[0]}, theta: {names[theta[index[0]]]}"
 
-def lemma_9_records(sides: Sides) -> list[Record]:
-    """|W~_k...W~_1|_2 <= 2 M and m / 2 <= smin(W~_k...W~_1) at their tightest networks."""
-    hypothesis = (
-        f"square layers, M = max_k |W_k...W_1|_2 or 1 = {_span(sides.ceiling)}, "
-        f"m = min_k smin(W_k...W_1) = {_span(sides.floor)}, "
-        f"max_k |theta_k|_2 = {_span(sides.radius)}"
-    )
-    applies = (sides.ceiling >= 1.0) & (sides.floor > 0.0) & (sides.floor < 1.0)
-    upper, lower = 2.0 * sides.ceiling, sides.floor / 2.0
+    common: dict[str, Any] = {
+        "hypothesis": f"square layers, M = max_k |W_k...W_1|_2 or 1 = {span(ceiling)}, "
+        f"m = min_k smin(W_k...W_1) = {span(floor)}, "
+        f"max_k |theta_k|_2 = {span(ball_radius(ceiling, floor))}",
+        "applies": (ceiling >= 1.0) & (floor > 0.0) & (floor < 1.0),
+    }
+    up: dict[str, Any] = {"part": NORM, "room": _ROUNDING * 2.0 * ceiling}
+    down: dict[str, Any] = {"part": FLOOR, "room": _ROUNDING * ceiling}
+    up["place"] = hardest(np.argmax(norms, axis=0))
+    down["place"] = hardest(np.argmin(smallest, axis=0))
+    most, least = norms.max(axis=0), smallest.min(axis=0)
     return [
-        compare(
-            STATEMENT,
-            sides.norm,
-            upper,
-            measured="smaller",
-            hypothesis=hypothesis,
-            place=lambda index: f"network {index[0]}, theta: {sides.hardest[0][index[0]]}",
-            applies=applies,
-            room=_ROUNDING * upper,
-            part=NORM,
-        ),
-        compare(
-            STATEMENT,
-            lower,
-            sides.smallest,
-            measured="larger",
-            hypothesis=hypothesis,
-            place=lambda index: f"network {index[0]}, theta: {sides.hardest[1][index[0]]}",
-            applies=applies,
-            room=_ROUNDING * sides.ceiling,
-            part=FLOOR,
-        ),
+        compare(STATEMENT, most, 2.0 * ceiling, measured="smaller", **up, **common),
+        compare(STATEMENT, floor / 2.0, least, measured="larger", **down, **common),
     ]
 
 
@@ -144,20 +108,18 @@ def ball_radius(ceiling: ArrayLike, floor: ArrayLike) -> Float:
     return np.asarray(np.square(np.asarray(floor, float) / ceiling) / 4.0)
 
 
-def constants(norms: Float, smallest: Float) -> tuple[Float, Float]:
-    """The best M >= 1 and m < 1 of each network, from its products `[network, layer]`."""
+def constants(layers: Layers) -> tuple[Float, Float]:
+    """The best M >= 1 and m < 1 of each network."""
+    norms, smallest = product_extremes(layers)
     below_one = np.nextafter(1.0, 0.0)
     return np.maximum(1.0, norms.max(axis=1)), np.minimum(below_one, smallest.min(axis=1))
 
 
 def product_extremes(layers: Layers) -> tuple[Float, Float]:
     """|W_k...W_1|_2 and smin(W_k...W_1) as `[network, layer]`."""
-    product = np.asarray(layers[0])
-    values = [np.linalg.svd(product, compute_uv=False)]
-    for w in layers[1:]:
-        product = w @ product
-        values.append(np.linalg.svd(product, compute_uv=False))
-    return np.stack([v[:, 0] for v in values], axis=1), np.stack([v[:, -1] for v in values], axis=1)
+    products = accumulate(layers, lambda product, w: w @ product)
+    values = np.stack([np.linalg.svd(product, compute_uv=False) for product in products], axis=1)
+    return values[:, :, 0], values[:, :, -1]
 
 
 def perturbed(layers: Layers, theta: Layers) -> list[Float]:
@@ -222,7 +184,3 @@ def singular_pair(layers: Layers, at: Int, which: int) -> tuple[Float, Float]:
 def _unit(vectors: Float) -> Float:
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.asarray(vectors / np.where(norms == 0.0, 1.0, norms))
-
-
-def _span(values: Float) -> str:
-    return f"{values.min():.3g} to {values.max():.3g}"

@@ -58,22 +58,19 @@ def parts(name: str, seed: int = 0) -> list[Part]:
 
 def small_init(seed: int) -> list[Part]:
     """MLPs with their first layer 0, so that (A1) holds; the smallest scale meets (A2)."""
-    sets = (
-        gaussian_samples(seed=seed),
-        spectrum_samples(50, d=5, condition_number=10.0, seed=seed),
-    )
+    ill = spectrum_samples(50, d=5, condition_number=10.0, seed=seed)
     runs: list[Part] = []
-    for number, samples in enumerate(sets):
+    for number, samples in enumerate((gaussian_samples(seed=seed), ill)):
         for depth in (2, 3, 5):
             architecture = Architecture.mlp(samples.d, depth)
             addresses = [("small-init", number, depth, i) for i in range(8)]
             unit = initialise(architecture, "zero-layer", 1.0, seed, addresses)
             # eps grows with the square of the scale, and (A2) asks for 32 L sqrt(eps) <= 1.
             allowed = SHARE / (32.0 * depth * np.sqrt(initial_epsilon(unit.layers()).max()))
-            for scale in (allowed, 10.0 * allowed, 100.0 * allowed):
-                runs.append(
-                    partial(_flow, samples, architecture, "zero-layer", scale, seed, addresses)
-                )
+            runs += [
+                partial(_flow, samples, architecture, "zero-layer", scale, seed, addresses)
+                for scale in (allowed, 10.0 * allowed, 100.0 * allowed)
+            ]
     return runs
 
 
@@ -84,7 +81,11 @@ def residual(seed: int) -> list[Part]:
         for d, depth in SIZES:
             p = residual_output_vector(d, seed)
             samples = near(p[None], seed, "residual", number)
-            runs += _residual(samples, Architecture.residual(d, depth, p), seed, number)
+            network = Architecture.residual(d, depth, p)
+            addresses = [("residual", number, d, depth, i) for i in range(12)]
+            # Without noise all networks are the same one.
+            for noise, drawn in ((0.0, addresses[:1]), (NOISE, addresses)):
+                runs.append(partial(_flow, samples, network, "residual", noise, seed, drawn))
     return runs
 
 
@@ -127,16 +128,6 @@ def near(rows: Float, seed: int, *address: str | int) -> Samples:
     return Samples.from_arrays(X, Y[:, 0] if outputs == 1 else Y)
 
 
-def _residual(samples: Samples, architecture: Architecture, seed: int, number: int) -> list[Part]:
-    """Runs without noise (all networks are then the same one) and with it."""
-    d, depth = architecture.inputs, architecture.depth
-    addresses = [("residual", number, d, depth, i) for i in range(12)]
-    return [
-        partial(_flow, samples, architecture, "residual", 0.0, seed, addresses[:1]),
-        partial(_flow, samples, architecture, "residual", NOISE, seed, addresses),
-    ]
-
-
 def _flow(
     samples: Samples,
     architecture: Architecture,
@@ -145,10 +136,9 @@ def _flow(
     seed: int,
     addresses: Sequence[tuple[str | int, ...]],
 ) -> Evidence:
-    regression = samples.regression()
     initial = initialise(architecture, init, scale, seed, addresses)
     # No statement is about the sharpness on the way.
     quantities = [name for name in recordable(architecture) if name != "sharpness"]
     recording = Recording(EVERY, quantities)
-    outcome = flow(regression, initial, rtol=RTOL, recording=recording)
+    outcome = flow(samples.regression(), initial, rtol=RTOL, recording=recording)
     return evidence_of(samples, initial, outcome, init=init, scale=scale)

@@ -12,9 +12,8 @@ rounding explain. A statement is violated only if it fails by more than that.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -22,7 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from flatmin.core.arrays import Float
-from flatmin.core.plain import Plain
+from flatmin.core.shown import Shown
 
 Describe = Callable[[tuple[int, ...]], str]
 
@@ -62,16 +61,15 @@ class Verdict(StrEnum):
     NOT_APPLICABLE = "not applicable"
 
 
-@dataclass(frozen=True)
-class Record(Plain):
+class Record(Shown, eq=True):
     """One statement (or one part of it) on one ensemble, at its tightest."""
 
     statement: str
     hypothesis: str
     verdict: Verdict
-    bound: float | None
-    measured: float | None
-    slack: float | None
+    bound: float | None = None
+    measured: float | None = None
+    slack: float | None = None
     at: str
     part: str = ""
     room: float | None = None
@@ -88,6 +86,15 @@ class Record(Plain):
     why: str = ""
     """Where it does not apply: what is missing, to be read after "needs"."""
     sides: Sides | None = field(default=None, repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        slack = "" if self.slack is None else f", slack={self.slack:.4g}"
+        return f"Record({self.name!r}, {self.verdict.value!r}{slack})"
+
+    @property
+    def name(self) -> str:
+        """The statement, and the part if it has several."""
+        return f"{self.statement} {self.part}".strip()
 
     @property
     def within_room(self) -> bool:
@@ -145,13 +152,13 @@ def compare(
     sides = (float(low[index]), float(high[index]))
     value, bound = sides if measured == "smaller" else sides[::-1]
     return Record(
-        statement,
-        hypothesis,
-        verdict,
-        bound,
-        value,
-        float(slack[index]),
-        place(tuple(int(i) for i in index)),
+        statement=statement,
+        hypothesis=hypothesis,
+        verdict=verdict,
+        bound=bound,
+        measured=value,
+        slack=float(slack[index]),
+        at=place(tuple(int(i) for i in index)),
         why="" if counted.any() else why or hypothesis,
         room=float(spare[index]),
         networks=int(np.count_nonzero(counted.any(axis=others))),
@@ -180,7 +187,8 @@ def sandwich(
 
 def not_applicable(statement: str, hypothesis: str, at: str = "", **fields: Any) -> Record:
     """The record of a statement whose hypotheses are not met, without numbers; see `Record.why`."""
-    return Record(statement, hypothesis, Verdict.NOT_APPLICABLE, None, None, None, at, **fields)
+    verdict = Verdict.NOT_APPLICABLE
+    return Record(statement=statement, hypothesis=hypothesis, verdict=verdict, at=at, **fields)
 
 
 def merge(records: Iterable[Record]) -> list[Record]:
@@ -192,7 +200,7 @@ def merge(records: Iterable[Record]) -> list[Record]:
     for group in groups.values():
         tightest = min(group, key=_tightness)
         merged.append(
-            dataclasses.replace(
+            replace(
                 tightest,
                 networks=sum(one.networks for one in group),
                 violations=sum(one.violations for one in group),

@@ -14,17 +14,23 @@ three of them the constant is shown and not judged.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from flatmin.core.arrays import Float, Yes
 from flatmin.core.statistics import mean_half_width
 from flatmin.ledger.evidence import Evidence
-from flatmin.ledger.invariants import largest_error, largest_error_of
+from flatmin.ledger.invariants import largest_error, of_flow
 from flatmin.ledger.lacks import lacks
 from flatmin.ledger.record import Record, compare, not_applicable
 
 Measure = Callable[[Evidence], Float | None]
+
+SIZES: dict[str, Callable[[Evidence], int]] = {
+    "L": lambda runs: runs.depth,
+    "d": lambda runs: runs.regression.d,
+}
 
 # A run stands still if its gradient has fallen to this share of what it was.
 STILL = 1e-6
@@ -82,10 +88,8 @@ def corollary_3(cases: Sequence[Evidence]) -> list[Record]:
             applies=runs.settled & runs.regression.full_rank & runs.flow,
             why=lacks(runs, minimiser=True)
             or f"Sigma of full rank (here {runs.regression.rank} of {runs.regression.d})",
-            flow_only=not runs.flow,
             room=runs.minimiser_room,
-            place=runs.place("network"),
-            error=largest_error(runs),
+            **of_flow(runs, "network"),
         )
         for runs in chosen
     ]
@@ -104,11 +108,9 @@ def _bounded_theta(statement: str, cases: Sequence[Evidence], why: str) -> list[
             measured="larger",
             part="converges",
             hypothesis=hypothesis,
-            applies=_near(runs) & runs.flow,
-            why=_not_near(runs),
-            flow_only=not runs.flow,
-            place=runs.place("network"),
-            error=largest_error(runs),
+            applies=_near(runs)[0] & runs.flow,
+            why=_near(runs)[1],
+            **of_flow(runs, "network"),
             note="1 if gradient flow arrived at a minimiser, 0 if it stands still elsewhere",
         )
         for runs in cases
@@ -127,28 +129,19 @@ def _arrived(runs: Evidence) -> Float:
     return found
 
 
-def _near(runs: Evidence) -> Yes:
-    """Which runs begin below every saddle, so that gradient flow cannot end at one.
+def _near(runs: Evidence) -> tuple[Yes, str]:
+    """Which runs begin below every saddle, so that gradient flow cannot end at one; and if none
+    does, why.
 
     C_4 is not given; this much is needed. At a critical point that is no minimiser the map lacks a
     direction of P* Sigma^{1/2}, which costs at least its smallest singular value squared.
     """
     if runs.excess_risk is None:
-        return np.zeros(len(runs), dtype=bool)
-    return np.asarray(runs.excess_risk[0] < _lowest_saddle(runs))
-
-
-def _lowest_saddle(runs: Evidence) -> float:
-    least = np.linalg.svd(np.atleast_2d(runs.regression.q.T), compute_uv=False)[-1]
-    return float(least**2)
-
-
-def _not_near(runs: Evidence) -> str:
-    """Why no run begins below every saddle."""
-    if runs.excess_risk is None:
-        return lacks(runs, measured=["excess_risk"])
-    below = f"R(W(0)) - R_min below every saddle's, {_lowest_saddle(runs):.3g}"
-    return f"{below} (here {np.min(runs.excess_risk[0]):.3g} or more)"
+        return np.zeros(len(runs), dtype=bool), lacks(runs, measured=["excess_risk"])
+    start = runs.excess_risk[0]
+    saddle = np.linalg.svd(np.atleast_2d(runs.regression.q.T), compute_uv=False)[-1] ** 2
+    below = f"R(W(0)) - R_min below every saddle's, {saddle:.3g}"
+    return np.asarray(start < saddle), f"{below} (here {np.min(start):.3g} or more)"
 
 
 def _residual(cases: Sequence[Evidence], one_output: bool) -> list[Evidence]:
@@ -182,73 +175,44 @@ def _no_growth(
 ) -> list[Record]:
     """One record for each size that was doubled twice and kind of start, with or without noise."""
     records = []
-    for noisy in (True, False):
-        kind = "with noise" if noisy else "without noise"
+    for kind, noisy in (("with noise", True), ("without noise", False)):
         starts = [runs for runs in cases if bool(np.any(runs.scale > 0.0)) == noisy]
-        for letter, size, other in (("L", _depth, _inputs), ("d", _inputs, _depth)):
-            for group in _sweeps(starts, size, other):
-                records.append(
-                    _doubling(
-                        _table(group, size, measure),
-                        statement=statement,
-                        part=f"bounded in {letter}, {kind}",
-                        hypothesis=_hypothesis(cases),
-                        name=f"{name} by {letter}",
-                        flow=cases[0].flow,
-                        error=largest_error_of(group),
-                    )
-                )
-    return [record for record in records if record is not None]
+        for letter, other in (("L", "d"), ("d", "L")):
+            # Runs that differ in one size only.
+            groups: dict[tuple[int, float], list[Evidence]] = {}
+            for runs in starts:
+                groups.setdefault((SIZES[other](runs), float(runs.scale[0])), []).append(runs)
+            for group in groups.values():
+                table = _table(group, letter, measure)
+                if len(table) >= 3:
+                    part = {"part": f"bounded in {letter}, {kind}", "error": largest_error(*group)}
+                    part["hypothesis"] = _hypothesis(cases)
+                    records.append(_doubling(statement, name, letter, table, cases[0].flow, part))
+    return records
 
 
-def _depth(runs: Evidence) -> int:
-    return runs.depth
-
-
-def _inputs(runs: Evidence) -> int:
-    return runs.regression.d
-
-
-def _sweeps(
-    cases: Sequence[Evidence],
-    size: Callable[[Evidence], int],
-    other: Callable[[Evidence], int],
-) -> list[list[Evidence]]:
-    """Runs that differ in one size only, where it takes three values or more."""
-    groups: dict[tuple[int, float], list[Evidence]] = {}
-    for runs in cases:
-        groups.setdefault((other(runs), float(runs.scale[0])), []).append(runs)
-    return [group for group in groups.values() if len({size(runs) for runs in group}) >= 3]
-
-
-def _table(
-    group: Sequence[Evidence], size: Callable[[Evidence], int], measure: Measure
-) -> dict[int, list[float]]:
+def _table(group: Sequence[Evidence], letter: str, measure: Measure) -> dict[int, list[float]]:
     """size -> the mean over networks, one number per data set, data sets in the order given."""
     table: dict[int, list[float]] = {}
-    for runs in sorted(group, key=size):
+    for runs in sorted(group, key=SIZES[letter]):
         values = measure(runs)
         if values is not None and np.isfinite(values).any():
-            table.setdefault(size(runs), []).append(float(np.nanmean(values)))
+            table.setdefault(SIZES[letter](runs), []).append(float(np.nanmean(values)))
     return table
 
 
 def _doubling(
-    table: dict[int, list[float]],
-    *,
     statement: str,
-    part: str,
-    hypothesis: str,
     name: str,
+    letter: str,
+    table: dict[int, list[float]],
     flow: bool,
-    error: float | None,
-) -> Record | None:
+    fields: dict[str, Any],
+) -> Record:
     """x_3 <= max(x_1, x_2) + r max(x_2 - x_1, 0) for the means at any three sizes in a row.
 
     Data set number i is paired across sizes (for a sweep of L it is the same data set).
     """
-    if len(table) < 3:
-        return None
     sizes = list(table)
     count = min(len(values) for values in table.values())
     x = np.array([values[:count] for values in table.values()])
@@ -264,15 +228,13 @@ def _doubling(
         means,
         bound,
         measured="smaller",
-        part=part,
-        hypothesis=hypothesis,
         room=room,
         applies=flow and count >= LEAST_DATA,
         why=f"{LEAST_DATA} data sets or more (here {count})",
         flow_only=not flow,
-        place=lambda index: f"{name[-1]} = {sizes[index[0]]}",
+        place=lambda index: f"{letter} = {sizes[index[0]]}",
         x=sizes,
-        x_name=name[-1],
-        error=error,
-        note=f"constant measured: {name}: {listed}",
+        x_name=letter,
+        note=f"constant measured: {name} by {letter}: {listed}",
+        **fields,
     )

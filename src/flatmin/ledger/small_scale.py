@@ -12,7 +12,7 @@ from flatmin.core.arrays import Yes
 from flatmin.core.statistics import difference_half_width
 from flatmin.ledger.convergence import a1
 from flatmin.ledger.evidence import EPSILON, Evidence
-from flatmin.ledger.invariants import largest_error, largest_error_of
+from flatmin.ledger.invariants import largest_error, of_flow
 from flatmin.ledger.lacks import lacks
 from flatmin.ledger.record import Record, compare, not_applicable, sandwich
 from flatmin.theory.minimal_sharpness import corollary_2_bound
@@ -62,10 +62,8 @@ def corollary_1(runs: Evidence) -> list[Record]:
         hypothesis=words,
         why=why,
         applies=meets[:, None],
-        place=runs.place("network", "layer"),
-        flow_only=not runs.flow,
-        error=largest_error(runs),
         note="at the end of training",
+        **of_flow(runs, "network", "layer"),
     )
 
 
@@ -75,15 +73,8 @@ def corollary_2(runs: Evidence) -> list[Record]:
         return [not_applicable("corollary-2", HYPOTHESIS, why=_lacking(runs))]
     meets, words, why = assumptions(runs)
     data = runs.regression
-    common: dict[str, Any] = {
-        "hypothesis": words,
-        "why": why,
-        "applies": meets,
-        "room": runs.minimiser_room,
-        "place": runs.place("network"),
-        "flow_only": not runs.flow,
-        "error": largest_error(runs),
-    }
+    common: dict[str, Any] = {"hypothesis": words, "why": why, "applies": meets}
+    common |= {"room": runs.minimiser_room} | of_flow(runs, "network")
     least, found = runs.least_sharpness, runs.sharpness
     ratio = 4.0 * data.condition_number
     value = corollary_2_bound(data, runs.depth)
@@ -151,7 +142,7 @@ def _limit(group: Sequence[Evidence], hypothesis: str) -> Record | None:
         room=np.array(unsure) + float(np.max(room)) / limit,
         applies=group[0].flow,
         flow_only=not group[0].flow,
-        error=largest_error_of(group),
+        error=largest_error(*group),
         place=lambda index: f"depth {group[0].depth}, scale {scales[index[0]]:.3g}",
         x=scales[:-1],
         x_name="initial scale",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from flatmin.curvature import sharpness
@@ -23,7 +21,7 @@ STEPS = 60
 def edge(runs: Evidence) -> list[Record]:
     """The talk: after gradient descent has settled, S_min <= S(W) <= 2/eta.
 
-    With momentum the right side is the edge of that method (`dynamics.methods`).
+    Of another method than gradient descent the right side is its own edge (`dynamics.methods`).
     """
     if runs.edge is None:
         hypothesis = "gradient descent that settled"
@@ -66,29 +64,20 @@ def linear_stability(runs: Evidence) -> list[Record]:
     )
     moved = np.abs((after.ensemble.flat() - start) @ top.vector)
     growth = (moved / kick) ** (1.0 / STEPS)
-    common: dict[str, Any] = {
-        "hypothesis": f"a minimiser with S = {top.value:.4g}, kicked along its top eigenvector",
-        "place": lambda index: f"depth {runs.depth}",
-    }
-    below, above = growth[:1], growth[1:]
     predicted = np.abs(1.0 - rates * top.value)
     return [
         compare(
             "linear-stability",
-            below,
-            1.0,
-            measured="smaller",
-            part="below 2/S it returns",
-            note=f"growth a step at 0.95 of 2/S; |1 - eta S| = {predicted[0]:.4g}",
-            **common,
-        ),
-        compare(
-            "linear-stability",
-            1.0,
-            above,
-            measured="larger",
-            part="above 2/S it leaves",
-            note=f"growth a step at 1.05 of 2/S; |1 - eta S| = {predicted[1]:.4g}",
-            **common,
-        ),
+            smaller,
+            larger,
+            measured=measured,
+            part=part,
+            hypothesis=f"a minimiser with S = {top.value:.4g}, kicked along its top eigenvector",
+            place=lambda index: f"depth {runs.depth}",
+            note=f"growth a step at {share} of 2/S; |1 - eta S| = {factor:.4g}",
+        )
+        for smaller, larger, measured, part, share, factor in (
+            (growth[:1], 1.0, "smaller", "below 2/S it returns", MULTIPLES[0], predicted[0]),
+            (1.0, growth[1:], "larger", "above 2/S it leaves", MULTIPLES[1], predicted[1]),
+        )
     ]

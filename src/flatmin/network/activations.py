@@ -1,7 +1,10 @@
 """Activations phi with their first and second derivatives, as NumPy functions.
 
 The Hessian of a non-linear network needs phi'', so each activation is a triple. `linear` is among
-them: a deep linear network is the special case phi(x) = x.
+them: a deep linear network is the special case phi(x) = x. ReLU and leaky ReLU have a kink at 0:
+their phi'' is 0 almost everywhere and taken as 0 at the kink too, so that a Hessian is that of the
+pieces, without what the kinks between them would add. Kernels find the compiled form of a row by
+its name (`lanes.activations`).
 
 >>> float(ACTIVATIONS["tanh"].first(0.0))
 1.0
@@ -111,6 +114,8 @@ def _gelu_erf_second(x: Any) -> Any:
     return (2.0 - x * x) * _density(x)
 
 
+LEAK = 0.01
+
 ACTIVATIONS: dict[str, Activation] = {
     activation.name: activation
     for activation in (
@@ -120,5 +125,12 @@ ACTIVATIONS: dict[str, Activation] = {
         Activation("tanh", np.tanh, _tanh_first, _tanh_second),
         Activation("softplus", _softplus, _sigmoid, lambda x: _sigmoid(x) * _sigmoid(-x)),
         Activation("silu", lambda x: x * _sigmoid(x), _silu_first, _silu_second),
+        Activation("relu", lambda x: np.maximum(x, 0.0), lambda x: 1.0 * (x > 0.0), np.zeros_like),
+        Activation(
+            "leaky-relu",
+            lambda x: np.where(x < 0.0, LEAK * x, x),
+            lambda x: np.where(x < 0.0, LEAK, 1.0),
+            np.zeros_like,
+        ),
     )
 }

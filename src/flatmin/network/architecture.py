@@ -1,7 +1,8 @@
 """Architectures: all of a network but its weights.
 
 A network of depth L maps x -> p' W_L phi(W_{L-1} ... phi(W_1 x)), with W_k of shape
-d_k x d_{k-1} and d_0 = d. The vector p is fixed. Three kinds matter:
+d_k x d_{k-1} and d_0 = d. The vector p is fixed. With biases W_k h stands for W_k h + b_k, and a
+layer is the matrix [W_k b_k]. Three kinds matter:
 
 - multi-layer perceptron: d_L = 1 and p = 1;
 - residual: every W_k is d x d, close to the identity, and p is a fixed unit vector;
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from functools import cached_property
 
 import numpy as np
@@ -27,7 +29,17 @@ from flatmin.core.arrays import Float
 from flatmin.core.checks import check_choice, check_count, check_depth, check_positive
 from flatmin.core.errors import SettingError
 from flatmin.core.seeds import generator
+from flatmin.data.regression import Regression
+from flatmin.data.samples import Samples
 from flatmin.network.activations import ACTIVATIONS, Activation
+
+
+class Family(Enum):
+    """What a network's Hessian, descent and flow rest on; each room has a table keyed by it."""
+
+    ONE_OUTPUT = "linear with one output: vectors, from Sigma and w*"
+    SEVERAL_OUTPUTS = "linear with several outputs: matrices, from Sigma and P*"
+    SAMPLES = "with an activation or biases: signals of every row"
 
 
 @dataclass(frozen=True)
@@ -38,6 +50,7 @@ class Architecture:
     widths: tuple[int, ...]
     output: tuple[float, ...] | None = (1.0,)
     activation_name: str = "linear"
+    biases: bool = False
 
     def __post_init__(self) -> None:
         check_count("number of inputs", self.inputs)
@@ -53,19 +66,21 @@ class Architecture:
             check_positive("norm of the output vector p", np.linalg.norm(self.output))
         check_choice("activation", self.activation_name, ACTIVATIONS)
         if self.output is None and not self.linear:
-            raise SettingError(
-                "a network of several outputs must be linear, "
-                f"got activation {self.activation_name!r}"
-            )
+            raise SettingError(f"a network of several outputs must be linear, got {self.beyond}")
 
     @classmethod
     def mlp(
-        cls, inputs: int, depth: int, width: int | None = None, activation: str = "linear"
+        cls,
+        inputs: int,
+        depth: int,
+        width: int | None = None,
+        activation: str = "linear",
+        *,
+        biases: bool = False,
     ) -> Architecture:
         """Hidden layers of one width (the input's unless given), one output, p = 1."""
-        depth = check_depth(depth)
-        hidden = (inputs if width is None else check_count("width", width),) * (depth - 1)
-        return cls(inputs, (*hidden, 1), (1.0,), activation)
+        network = cls.multivariate(inputs, depth, 1, width)
+        return cls(inputs, network.widths, (1.0,), activation, biases)
 
     @classmethod
     def residual(cls, inputs: int, depth: int, p: ArrayLike) -> Architecture:
@@ -89,8 +104,21 @@ class Architecture:
 
     @property
     def linear(self) -> bool:
-        """Whether phi is the identity."""
-        return self.activation_name == "linear"
+        """Whether x -> f(x) is linear: phi is the identity, and there are no biases."""
+        return self.activation_name == "linear" and not self.biases
+
+    @property
+    def beyond(self) -> str:
+        """What it has that linear networks do not, in words; empty for those."""
+        activation = [] if self.activation_name == "linear" else [self.activation_name]
+        return " and ".join(activation + ["biases"] * self.biases)
+
+    @property
+    def family(self) -> Family:
+        """What its Hessian, descent and flow rest on."""
+        if not self.linear:
+            return Family.SAMPLES
+        return Family.SEVERAL_OUTPUTS if self.output is None else Family.ONE_OUTPUT
 
     @property
     def activation(self) -> Activation:
@@ -104,17 +132,18 @@ class Architecture:
 
     @cached_property
     def shapes(self) -> tuple[tuple[int, int], ...]:
-        """(d_k, d_{k-1}) for k = 1..L."""
+        """(d_k, d_{k-1}) for k = 1..L: the shapes of W_k, without biases."""
         return tuple(zip(self.widths, (self.inputs, *self.widths[:-1]), strict=True))
 
     @cached_property
     def offsets(self) -> tuple[int, ...]:
         """Where each layer starts in the flat parameter vector, with the end as last entry."""
-        return (0, *np.cumsum([rows * columns for rows, columns in self.shapes]).tolist())
+        sizes = [rows * (columns + self.biases) for rows, columns in self.shapes]
+        return (0, *np.cumsum(sizes).tolist())
 
     @property
     def parameters(self) -> int:
-        """The number of entries of all W_k."""
+        """The number of entries of all layers."""
         return self.offsets[-1]
 
     @cached_property
@@ -124,38 +153,58 @@ class Architecture:
             raise SettingError("a network of several outputs has no output vector p")
         return np.array(self.output)
 
+    @cached_property
+    def output_map(self) -> Float:
+        """p' as a matrix of one row, or the identity: `[outputs, d_L]`."""
+        return np.eye(self.widths[-1]) if self.output is None else self.p[None]
+
     @property
     def output_norm(self) -> float:
         """|p|, or 1 for several outputs."""
         return 1.0 if self.output is None else float(np.linalg.norm(self.p))
 
-    def check_fits(self, inputs: int, targets: int) -> None:
-        """Refuse data with other numbers of features or targets."""
-        if self.inputs != inputs:
-            raise SettingError(f"the network takes {self.inputs} inputs but the data have {inputs}")
-        outputs = self.widths[-1] if self.output is None else 1
-        if outputs != targets:
-            raise SettingError(f"the data have {targets} targets, the network {outputs}")
+    def check_fits(self, problem: Regression | Samples) -> None:
+        """Refuse data with other numbers of features or targets, or without rows it needs."""
+        if self.inputs != problem.d:
+            raise SettingError(
+                f"the network takes {self.inputs} inputs but the data have {problem.d}"
+            )
+        outputs = len(self.output_map)
+        if outputs != problem.targets:
+            raise SettingError(f"the data have {problem.targets} targets, the network {outputs}")
+        if not self.linear and not isinstance(problem, Samples):
+            raise SettingError(f"a network with {self.beyond} needs the samples, not their summary")
 
     def split(self, flat: Float) -> list[Float]:
-        """The layers inside flat parameters `[..., P]`, as views of shape `[..., d_k, d_{k-1}]`."""
+        """The layers W_k, with biases [W_k b_k], of flat parameters `[..., P]`, as views."""
         lead = flat.shape[:-1]
         return [
-            flat[..., start:stop].reshape(*lead, *shape)
-            for shape, start, stop in zip(
+            flat[..., start:stop].reshape(*lead, rows, columns + self.biases)
+            for (rows, columns), start, stop in zip(
                 self.shapes, self.offsets[:-1], self.offsets[1:], strict=True
             )
         ]
 
+    def matrices(self, flat: Float) -> list[Float]:
+        """W_k alone, `[..., d_k, d_{k-1}]`."""
+        return [
+            layer[..., :columns]
+            for layer, (_, columns) in zip(self.split(flat), self.shapes, strict=True)
+        ]
+
     def join(self, layers: Sequence[ArrayLike]) -> Float:
-        """Flat parameters `[..., P]` from layers of shape `[..., d_k, d_{k-1}]`."""
+        """Flat parameters `[..., P]` from the layers; biases that are not given are 0."""
         if len(layers) != self.depth:
             raise SettingError(f"expected {self.depth} weight matrices, got {len(layers)}")
-        arrays = [np.asarray(layer, dtype=float) for layer in layers]
-        for k, (array, shape) in enumerate(zip(arrays, self.shapes, strict=True), start=1):
-            if array.shape[-2:] != shape:
+        arrays = []
+        for k, (layer, shape) in enumerate(zip(layers, self.shapes, strict=True), start=1):
+            array, full = np.asarray(layer, dtype=float), (shape[0], shape[1] + self.biases)
+            if self.biases and array.shape[-2:] == shape:
+                array = np.concatenate([array, np.zeros_like(array[..., :1])], axis=-1)
+            if array.shape[-2:] != full:
                 raise SettingError(f"W_{k} must have shape {shape}, got {array.shape[-2:]}")
-        return np.concatenate([a.reshape(*a.shape[:-2], -1) for a in arrays], axis=-1)
+            arrays.append(array.reshape(*array.shape[:-2], -1))
+        return np.concatenate(arrays, axis=-1)
 
 
 def residual_output_vector(inputs: int, seed: int) -> Float:

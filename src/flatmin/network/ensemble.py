@@ -91,8 +91,12 @@ class Ensemble:
         return np.ascontiguousarray(flat)
 
     def layers(self) -> list[Float]:
-        """Weights as one array `[network, d_k, d_{k-1}]` per layer."""
+        """One array `[network, d_k, d_{k-1}]` per layer: W_k, with biases [W_k b_k]."""
         return self.architecture.split(self.flat())
+
+    def weights(self) -> list[Float]:
+        """W_k alone, without biases, one array `[network, d_k, d_{k-1}]` per layer."""
+        return self.architecture.matrices(self.flat())
 
     def matrices(self) -> list[list[Float]]:
         """Weights as a list of networks, each a list of its matrices W_1..W_L."""

@@ -1,7 +1,7 @@
 """Initial weights by name. Each network's noise comes from its own address (see `seeds`).
 
 Those that people use, layer by layer, with fan-in d_{k-1} and fan-out d_k. `scale` multiplies the
-weights; 1 is the standard one.
+weights; 1 is the standard one. Biases begin at 0, whatever the name.
 
 | name            | entries of W_k                                                            |
 | --------------- | ------------------------------------------------------------------------- |
@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -47,28 +48,23 @@ Random = np.random.Generator
 Draw = Callable[[Architecture, float, Random], list[Float]]
 
 
-def _normal(variance: Callable[[int, int], float]) -> Draw:
-    """Gaussian entries; `variance` is a function of fan-in and fan-out."""
+def _normal(variance: Callable[[int, int], float], *, uniform: bool = False) -> Draw:
+    """Gaussian entries, or uniform ones on +-sqrt(3 variance), a function of fan-in and fan-out."""
 
     def draw(architecture: Architecture, scale: float, random: Random) -> list[Float]:
-        return [
-            scale * np.sqrt(variance(columns, rows)) * random.standard_normal((rows, columns))
-            for rows, columns in architecture.shapes
-        ]
+        layers = []
+        for rows, columns in architecture.shapes:
+            shape, size = (rows, columns), variance(columns, rows)
+            if uniform:
+                layers.append(scale * np.sqrt(3.0 * size) * random.uniform(-1, 1, shape))
+            else:
+                layers.append(scale * np.sqrt(size) * random.standard_normal(shape))
+        return layers
 
     return draw
 
 
-def _uniform(variance: Callable[[int, int], float]) -> Draw:
-    """Uniform entries on +-sqrt(3 variance); `variance` is a function of fan-in and fan-out."""
-
-    def draw(architecture: Architecture, scale: float, random: Random) -> list[Float]:
-        return [
-            scale * np.sqrt(3.0 * variance(columns, rows)) * random.uniform(-1, 1, (rows, columns))
-            for rows, columns in architecture.shapes
-        ]
-
-    return draw
+_uniform = partial(_normal, uniform=True)
 
 
 def orthogonal(architecture: Architecture, scale: float, random: Random) -> list[Float]:
@@ -85,7 +81,7 @@ def orthogonal(architecture: Architecture, scale: float, random: Random) -> list
 
 def gaussian(architecture: Architecture, scale: float, random: Random) -> list[Float]:
     """Independent entries of standard deviation `scale`."""
-    return architecture.split(scale * random.standard_normal(architecture.parameters))
+    return [scale * random.standard_normal(shape) for shape in architecture.shapes]
 
 
 def residual(architecture: Architecture, scale: float, random: Random) -> list[Float]:
@@ -141,6 +137,7 @@ def architecture_for(
     *,
     width: int | None = None,
     activation: str = "linear",
+    biases: bool = False,
     output_norm: float = 1.0,
     p: Float | None = None,
     seed: int = 0,
@@ -152,11 +149,12 @@ def architecture_for(
     """
     if problem.targets > 1:
         network = Architecture.multivariate(problem.d, depth, problem.targets, width)
-        return replace(network, activation_name=activation)
-    if init == "residual" and activation == "linear" and width in (None, problem.d):
+        return replace(network, activation_name=activation, biases=biases)
+    plain = activation == "linear" and not biases
+    if init == "residual" and plain and width in (None, problem.d):
         vector = residual_output_vector(problem.d, seed) if p is None else p
         return Architecture.residual(problem.d, depth, output_norm * vector)
-    network = Architecture.mlp(problem.d, depth, width, activation)
+    network = Architecture.mlp(problem.d, depth, width, activation, biases=biases)
     return replace(network, output=(output_norm,))
 
 
@@ -203,6 +201,8 @@ def _draw(
 ) -> list[Float]:
     if init in _RANDOM:
         return _RANDOM[init](architecture, scale, random)
+    if not architecture.linear:
+        raise SettingError(f"init {init!r} is for linear networks, got {architecture.beyond}")
     if regression is None:
         raise SettingError(f"init {init!r} starts at a minimiser and needs the data")
     if init == "minimiser":

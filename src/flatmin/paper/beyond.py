@@ -7,39 +7,29 @@ seed 1, so that what they measure is fresh.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
 from flatmin.paper import beyond_figures as drawn
+from flatmin.paper import measures
 from flatmin.paper.claims import (
+    ALL,
     SHARE_RUNS,
     Claim,
-    all_of,
+    Expected,
+    Rows,
     between,
     compared,
-    judge,
+    judged,
     median_between,
     needing,
     within,
 )
-from flatmin.paper.measures import (
-    ALIGNMENTS,
-    CONDITIONS,
-    FEATURES,
-    PAPER_SLOPE,
-    STARTS,
-    dead,
-    finished,
-    flatness,
-    learned_above,
-    regression_of,
-    sharpening,
-    slopes,
-    working_rates,
-)
-from flatmin.paper.tables import Item, StudyTables, Tables
-
-__all__ = ["ITEMS", "STUDIES", "Item", "StudyTables", "Tables"]
+from flatmin.paper.measures import ALIGNMENTS, CONDITIONS, FEATURES, PAPER_SLOPE, STARTS
+from flatmin.paper.tables import Item, Tables
 
 # The largest fitted exponent of S/S_min in depth or width that still counts as no growth: over the
 # 32-fold range of the studies, a factor below 1.5.
@@ -51,143 +41,88 @@ DATASETS = 10
 
 def noisy_gelu(tables: Tables) -> list[Claim]:
     """The paper on this variant: sharpness reaches 2/eta for every rate and scale."""
-    kept = finished(tables["beyond-noisy-gelu"].rows)
-    claims = []
+    kept = measures.finished(tables["beyond-noisy-gelu"].rows)
+    claims = {}
     for rate, group in kept.groupby("learning_rate"):
         shares = group["sharpness"] / group["edge"]
-        medians, died = shares.groupby(group["scale"]).median(), int(dead(group).sum())
-        claims.append(
-            median_between(
-                f"beyond-noisy-gelu-edge-{rate:g}",
-                "beyond-noisy-gelu",
-                f"at rate {rate:g} GELU networks on noisy data end at the edge of stability: "
-                f"median of S eta/2 over all scales (medians of single scales "
-                f"{medians.min():.3f} to {medians.max():.3f}; {died} of {len(group)} runs died)",
-                shares,
-                0.9,
-                1.1,
-            )
+        medians, died = shares.groupby(group["scale"]).median(), int(measures.dead(group).sum())
+        words = (
+            f"at rate {rate:g} GELU networks on noisy data end at the edge of stability: median of "
+            f"S eta/2 over all scales (medians of single scales {medians.min():.3f} to "
+            f"{medians.max():.3f}; {died} of {len(group)} runs died)"
         )
-    return claims
+        claims[words] = (f"edge-{rate:g}", shares, median_between(0.9, 1.1))
+    return judged("beyond-noisy-gelu", claims)
 
 
 def ill_conditioned(tables: Tables) -> list[Claim]:
     """The measured largest rate against the exact 2/S_min and the paper's formula."""
     figure = "beyond-ill-conditioned"
     every: list[Claim] = []
-    for alignment in ALIGNMENTS:
+    for alignment, place in ALIGNMENTS.items():
         for condition in CONDITIONS:
-            name = f"{figure}-{alignment}-{condition}"
-            rows, data = tables[name].rows, regression_of(name)
-            rates = working_rates(rows, data)
-            measured = rates["measured"]
-            place = f"condition number {condition}, {ALIGNMENTS[alignment]}"
-            above, all_above = learned_above(rows)
-            claims = [
-                compared(
-                    f"{name}-nothing-above",
-                    figure,
-                    f"{place}: no rate above the exact 2/S_min works for half of the runs: the "
-                    f"largest share that learned (of all runs above it {all_above:.4f}; a run that "
-                    "keeps oscillating may be caught at a small risk)",
-                    above,
-                    "below",
-                    0.5,
-                )
-            ]
-            if alignment == "spread":
-                claims += _ceiling_reached(name, figure, place, rates)
-            else:
-                worst = measured.max(skipna=False)
-                claims.append(
-                    judge(
-                        f"{name}-not-reached",
-                        figure,
-                        f"{place}: the exact 2/S_min is a ceiling that gradient descent does not "
-                        f"reach: largest measured over exact rate (from {measured.min():.3g} up, "
-                        f"by depth {_listed(measured)})",
-                        "below 0.9 at every depth",
-                        "none",
-                        worst,
-                        bool(worst < 0.9),
-                    )
-                )
+            case = f"{alignment}-{condition}"
+            rows = tables[f"{figure}-{case}"].rows
+            rates = measures.working_rates(rows, measures.regression_of(f"{figure}-{case}"))
+            claims = _ceiling(case, f"condition number {condition}, {place}", rows, rates)
             runs = int(rows.groupby(["depth", "relative_rate"]).size().min())
-            every += needing(claims, SHARE_RUNS, "runs at each depth and rate", runs)
+            found = judged(figure, claims)
+            every += needing(found, SHARE_RUNS, "runs at each depth and rate", runs)
     return every
 
 
-def _ceiling_reached(name: str, figure: str, place: str, rates: pd.DataFrame) -> list[Claim]:
+def _ceiling(case: str, place: str, rows: pd.DataFrame, rates: pd.DataFrame) -> Rows:
+    """The exact 2/S_min is a ceiling; it is reached where w* is spread, and else it is not."""
     measured = rates["measured"]
-    worst = measured.min(skipna=False)
+    listed = ", ".join(f"{depth}: {value:.3g}" for depth, value in measured.items())
+    above, all_above = measures.learned_above(rows)
+    nothing: Rows = {
+        f"{place}: no rate above the exact 2/S_min works for half of the runs: the largest share "
+        f"that learned (of all runs above it {all_above:.4f}; a run that keeps oscillating may be "
+        "caught at a small risk)": (f"{case}-nothing-above", above, compared("below", 0.5)),
+    }
+    if not case.startswith("spread"):
+        most = measured.max(skipna=False)
+        below = Expected("below 0.9 at every depth", lambda x: x < 0.9)
+        return nothing | {
+            f"{place}: the exact 2/S_min is a ceiling that gradient descent does not reach: "
+            f"largest measured over exact rate (from {measured.min():.3g} up, by depth "
+            f"{listed})": (f"{case}-not-reached", most, below),
+        }
+    worst = measured.min(skipna=False) if measured.max() <= 1.0 else measured.max()
     over = rates["paper"] / measured
     most, least = over.max(skipna=False), over.min(skipna=False)
-    return [
-        between(
-            f"{name}-reached",
-            figure,
-            f"{place}: the largest rate that works is at most 10 % below the exact 2/S_min: "
-            f"smallest measured over exact rate (by depth {_listed(measured)})",
-            worst if measured.max() <= 1.0 else measured.max(),
-            0.9,
-            1.0,
-        ),
-        judge(
-            f"{name}-paper-overshoots",
-            figure,
-            f"{place}: the paper's formula lies above every rate that works: its largest ratio to "
-            f"the measured rate (smallest {least:.3g})",
-            "above 1.1, and above 1 at every depth",
-            "none",
-            most,
-            bool(most > 1.1 and least > 1.0),
-        ),
-    ]
-
-
-def _listed(values: pd.Series[float]) -> str:
-    return ", ".join(f"{depth}: {value:.3g}" for depth, value in values.items())
+    overshoots = Expected(
+        "above 1.1, and above 1 at every depth", lambda x: bool(x > 1.1 and least > 1.0)
+    )
+    return nothing | {
+        f"{place}: the largest rate that works is at most 10 % below the exact 2/S_min: smallest "
+        f"measured over exact rate (by depth "
+        f"{listed})": (f"{case}-reached", worst, between(0.9, 1.0)),
+        f"{place}: the paper's formula lies above every rate that works: its largest ratio to the "
+        f"measured rate (smallest {least:.3g})": (f"{case}-paper-overshoots", most, overshoots),
+    }
 
 
 def generalisation(tables: Tables) -> list[Claim]:
     """The slope of Figure 6b belongs to the data set."""
     figure = "beyond-generalisation"
-    table = slopes(tables[figure].rows)
+    table = measures.slopes(tables[figure].rows)
     slope, error = table["slope"], table["error"]
-    typical = float(np.sqrt((error**2).mean())) if len(table) else np.nan
+    typical = float(np.sqrt((error**2).mean()))
     spread = float(slope.std(ddof=1)) / typical if len(table) > 1 and typical > 0 else np.nan
-    same = float(((slope - PAPER_SLOPE).abs() <= 2.0 * error).mean()) if len(table) else np.nan
-    claims = [
-        compared(
-            f"{figure}-belongs-to-data",
-            figure,
-            f"the slope of test - train risk on sharpness belongs to the data set (range "
-            f"{slope.min():.3f} to {slope.max():.3f} over {len(table)} data sets, mean "
-            f"{slope.mean():.3f}): its standard deviation over data sets in standard errors "
-            "within one",
-            spread,
-            "at least",
-            2.0,
-        ),
-        compared(
-            f"{figure}-paper-slope",
-            figure,
-            f"the paper's slope {PAPER_SLOPE:g} is not that of most data sets: share within two "
-            "standard errors of it",
-            same,
-            "at most",
-            0.5,
-        ),
-        compared(
-            f"{figure}-positive",
-            figure,
-            "sharper minima generalise worse on every data set: the smallest slope",
-            float(slope.min()) if len(table) else np.nan,
-            "above",
-            0.0,
-        ),
-    ]
-    return needing(claims, DATASETS, "data sets with a slope", len(table))
+    same = ((slope - PAPER_SLOPE).abs() <= 2.0 * error).mean()
+    positive = "sharper minima generalise worse on every data set: the smallest slope"
+    claims: Rows = {
+        f"the slope of test - train risk on sharpness belongs to the data set (range "
+        f"{slope.min():.3f} to {slope.max():.3f} over {len(table)} data sets, mean "
+        f"{slope.mean():.3f}): its standard deviation over data sets in standard errors "
+        "within one": ("belongs-to-data", spread, compared("at least", 2.0)),
+        f"the paper's slope {PAPER_SLOPE:g} is not that of most data sets: share within two "
+        "standard errors of it": ("paper-slope", same, compared("at most", 0.5)),
+        positive: ("positive", slope.min(), compared("above", 0.0)),
+    }
+    return needing(judged(figure, claims), DATASETS, "data sets with a slope", len(table))
 
 
 def flow(tables: Tables) -> list[Claim]:
@@ -196,48 +131,28 @@ def flow(tables: Tables) -> list[Claim]:
     A run's initial weights are addressed by its rate too, so that the two start from different
     draws of one distribution: geometric means are compared, not runs.
     """
-    figure = "beyond-flow"
     limit = _log_means(tables["beyond-flow-reference"].rows, ["scale"])
     descent = tables["beyond-flow-descent"].rows
-    means = _log_means(finished(descent), ["scale", "learning_rate"])
+    means = _log_means(measures.finished(descent), ["scale", "learning_rate"])
     small, large = limit.index.min(), limit.index.max()
     from_small = np.exp(means.xs(small) - limit[small])
     from_large = np.exp(means.xs(large) - limit[large])
-    farthest = float(from_small.iloc[(from_small - 1.0).abs().argmax()])
+    farthest = from_small.iloc[(from_small - 1.0).abs().argmax()]
     lost = (descent["state"] == "diverged")[descent["scale"] == large].mean()
     order = _rank_correlation(from_large)
-    return [
-        within(
-            f"{figure}-small-scale",
-            figure,
-            f"from scale {small:g} gradient descent ends where gradient flow does, at every rate: "
-            "the mean sharpness over the flow's that is farthest from 1",
-            farthest,
-            1.0,
-            0.05,
-        ),
-        compared(
-            f"{figure}-large-scale",
-            figure,
-            f"from scale {large:g} gradient descent ends flatter than gradient flow at every rate "
-            f"(means over the runs that do not diverge; {100 * lost:.0f} % do): the largest mean "
-            "sharpness over the flow's",
-            float(from_large.max()),
-            "below",
-            1.0,
-        ),
-        judge(
-            f"{figure}-large-scale-order",
-            figure,
-            f"from scale {large:g} its mean sharpness rises towards the flow's as the rate falls: "
-            f"rank correlation with the rate (ratio {from_large.iloc[-1]:.3g} at the largest rate, "
-            f"{from_large.iloc[0]:.3g} at the smallest)",
-            "-1",
-            "at most -0.9",
-            order,
-            order <= -0.9,
-        ),
-    ]
+    falling = Expected("-1", lambda x: x <= -0.9, "at most -0.9")
+    claims: Rows = {
+        f"from scale {small:g} gradient descent ends where gradient flow does, at every rate: the "
+        "mean sharpness over the flow's that is "
+        "farthest from 1": ("small-scale", farthest, within(1.0, 0.05)),
+        f"from scale {large:g} gradient descent ends flatter than gradient flow at every rate "
+        f"(means over the runs that do not diverge; {100 * lost:.0f} % do): the largest mean "
+        "sharpness over the flow's": ("large-scale", from_large.max(), compared("below", 1.0)),
+        f"from scale {large:g} its mean sharpness rises towards the flow's as the rate falls: rank "
+        f"correlation with the rate (ratio {from_large.iloc[-1]:.3g} at the largest rate, "
+        f"{from_large.iloc[0]:.3g} at the smallest)": ("large-scale-order", order, falling),
+    }
+    return judged("beyond-flow", claims)
 
 
 def _log_means(rows: pd.DataFrame, by: list[str]) -> pd.Series[float]:
@@ -258,94 +173,52 @@ def progressive_sharpening(tables: Tables) -> list[Claim]:
     """When sharpness rises along gradient flow and when it falls."""
     figure = "beyond-progressive-sharpening"
     study = tables[figure]
-    assert study.traces is not None
-    moved = sharpening(study.rows, study.traces)
-    small = moved[moved["scale"] == moved["scale"].min()]
-    large = moved[moved["scale"] == moved["scale"].max()]
+    moved = measures.sharpening(study.rows, study.traces)
+    least, most = moved["scale"].min(), moved["scale"].max()
+    small, large = moved[moved["scale"] == least], moved[moved["scale"] == most]
     rising = moved[moved["change"] > 1.0]
     rises, falls = (small["change"] > 1.0).mean(), (large["change"] < 1.0).mean()
-    peaks = (small["peak"] <= 1.01).mean()
-    monotone = small["monotone"].mean()
-    return [
-        all_of(
-            f"{figure}-small-rises",
-            figure,
-            f"from scale {moved['scale'].min():g} sharpness rises overall at every depth: share of "
-            f"runs (median factor {small['change'].median():.3g})",
-            float(rises),
-        ),
-        compared(
-            f"{figure}-large-falls",
-            figure,
-            f"from scale {moved['scale'].max():g} sharpness falls overall: share of runs (median "
-            f"factor {large['change'].median():.3g})",
-            float(falls),
-            "at least",
-            0.9,
-        ),
-        all_of(
-            f"{figure}-ends-at-peak",
-            figure,
-            f"from scale {moved['scale'].min():g} a run is sharpest at its end, to 1 %: share of "
-            "runs",
-            float(peaks),
-        ),
-        compared(
-            f"{figure}-not-monotone",
-            figure,
-            f"sharpening is seldom monotone: share of runs from scale {moved['scale'].min():g} "
-            f"whose recorded sharpness never falls (over all runs that rise overall "
-            f"{rising['monotone'].mean():.3f}, median largest fall {rising['fall'].median():.3f})",
-            float(monotone),
-            "at most",
-            0.5,
-        ),
-    ]
+    at_end = f"from scale {least:g} a run is sharpest at its end, to 1 %: share of runs"
+    peaks, monotone = (small["peak"] <= 1.01).mean(), small["monotone"].mean()
+    claims: Rows = {
+        f"from scale {least:g} sharpness rises overall at every depth: share of runs (median "
+        f"factor {small['change'].median():.3g})": ("small-rises", rises, ALL),
+        f"from scale {most:g} sharpness falls overall: share of runs (median factor "
+        f"{large['change'].median():.3g})": ("large-falls", falls, compared("at least", 0.9)),
+        at_end: ("ends-at-peak", peaks, ALL),
+        f"sharpening is seldom monotone: share of runs from scale {least:g} whose recorded "
+        f"sharpness never falls (over all runs that rise overall {rising['monotone'].mean():.3f}, "
+        f"median largest fall "
+        f"{rising['fall'].median():.3f})": ("not-monotone", monotone, compared("at most", 0.5)),
+    }
+    return judged(figure, claims)
 
 
 def depth_and_width(tables: Tables) -> list[Claim]:
     """S/S_min after gradient flow hardly grows with depth or with the number of features."""
-    figure = "beyond-depth-and-width"
-    claims = []
+    claims: dict[str, tuple[str, Any, Expected]] = {}
     for axis, words in (("depth", "the depth"), ("width", "the number of features")):
         for start, label in STARTS.items():
-            table = flatness(tables, axis, start)
+            table = measures.flatness(tables, axis, start)
             logs = np.log(table["ratio"]).groupby(table["size"]).mean()
-            exponent = float("nan")
-            if len(logs) > 1:
-                exponent = float(np.polyfit(np.log(logs.index.to_numpy(float)), logs, 1)[0])
-            reached = float((table["ratio"] / table["bound"]).max()) if len(table) else np.nan
-            missing = _missing(tables, axis, start)
-            claims += [
-                judge(
-                    f"{figure}-{axis}-{start}-no-growth",
-                    figure,
-                    f"{label}: S/S_min after gradient flow hardly grows with {words} (means "
-                    f"{np.exp(logs.min()):.3f} to {np.exp(logs.max()):.3f}; {missing} runs did not "
-                    "converge): fitted exponent",
-                    f"at most {GROWTH:g}",
-                    "none",
-                    exponent,
-                    exponent <= GROWTH and not missing,
-                ),
-                compared(
-                    f"{figure}-{axis}-{start}-bound",
-                    figure,
-                    f"{label}, by {words}: S/S_min stays below 4 Lam/lam"
-                    + ("" if start == "small" else " (Corollary 3 leaves its constant open)")
-                    + ": the largest share of it",
-                    reached,
-                    "at most",
-                    1.0,
-                ),
-            ]
-    return claims
-
-
-def _missing(tables: Tables, axis: str, start: str) -> int:
-    """How many runs of a family did not converge."""
-    names = [name for name in tables if name.startswith(f"beyond-{axis}-{start}")]
-    return int(sum((tables[name].rows["state"] != "settled").sum() for name in names))
+            sizes = np.log(logs.index.to_numpy(float))
+            exponent = float(np.polyfit(sizes, logs, 1)[0]) if len(logs) > 1 else np.nan
+            family = [name for name in tables if name.startswith(f"beyond-{axis}-{start}")]
+            lost = sum(int((tables[name].rows["state"] != "settled").sum()) for name in family)
+            statement = (
+                f"{label}: S/S_min after gradient flow hardly grows with {words} (means "
+                f"{np.exp(logs.min()):.3f} to {np.exp(logs.max()):.3f}; {lost} runs did not "
+                "converge): fitted exponent"
+            )
+            limit = compared("at most", GROWTH if not lost else -np.inf)
+            expected = replace(limit, words=f"at most {GROWTH:g}")
+            claims[statement] = (f"{axis}-{start}-no-growth", exponent, expected)
+            aside = "" if start == "small" else " (Corollary 3 leaves its constant open)"
+            statement = f"{label}, by {words}: S/S_min stays below 4 Lam/lam{aside}: the largest "
+            reached = (table["ratio"] / table["bound"]).max()
+            expected = compared("at most", 1.0)
+            claims[f"{statement}share of it"] = (f"{axis}-{start}-bound", reached, expected)
+    return judged("beyond-depth-and-width", claims)
 
 
 _ILL = tuple(f"beyond-ill-conditioned-{a}-{c}" for a in ALIGNMENTS for c in CONDITIONS)

@@ -20,21 +20,9 @@ from flatmin.core.figures import (
     new_figure,
     plain_log_ticks,
 )
+from flatmin.paper import measures
 from flatmin.paper.figures import band, draw_means, sharpness_figure
-from flatmin.paper.measures import (
-    ALIGNMENTS,
-    CONDITIONS,
-    DEAD,
-    PAPER_SLOPE,
-    STARTS,
-    dead,
-    finished,
-    flatness,
-    regression_of,
-    sharpening,
-    slopes,
-    working_rates,
-)
+from flatmin.paper.measures import ALIGNMENTS, CONDITIONS, DEAD, PAPER_SLOPE, STARTS
 from flatmin.paper.tables import Tables
 
 if TYPE_CHECKING:
@@ -53,8 +41,8 @@ def noisy_gelu_figure(tables: Tables) -> Figure:
     """Figure 7 on noisy data; networks that died are counted and left out of the means."""
     name = "beyond-noisy-gelu"
     rows = tables[name].rows
-    died = dead(rows)
-    figure = sharpness_figure(rows[~died], regression_of(name), 10)
+    died = measures.dead(rows)
+    figure = sharpness_figure(rows[~died], measures.regression_of(name), 10)
     if died.any():
         note = f"{died.sum()} of {len(rows)} runs died (S below {DEAD:g} S_min) and are left out"
         figure.axes[0].set_title(note, fontsize=8, loc="right")
@@ -68,17 +56,12 @@ def ill_conditioned_figure(tables: Tables) -> Figure:
         depths: Any = []
         for i, condition in enumerate(CONDITIONS):
             name = f"beyond-ill-conditioned-{alignment}-{condition}"
-            table = working_rates(tables[name].rows, regression_of(name))
+            table = measures.working_rates(tables[name].rows, measures.regression_of(name))
             depths = table.index
-            words = f"condition number {condition}"
-            panel.plot(
-                depths, table["measured"], marker=MARKERS[i], ms=5, color=COLOURS[i],
-                label=f"measured, {words}",
-            )  # fmt: skip
-            panel.plot(
-                depths, table["paper"], ls=":", marker="x", ms=5, color=COLOURS[i],
-                label=f"the paper's formula, {words}",
-            )  # fmt: skip
+            words, how = f"condition number {condition}", dict[str, Any](ms=5, color=COLOURS[i])
+            panel.plot(table["measured"], marker=MARKERS[i], label=f"measured, {words}", **how)
+            label = f"the paper's formula, {words}"
+            panel.plot(table["paper"], ls=":", marker="x", label=label, **how)
         panel.axhline(1.0, color=BLACK, lw=1, zorder=0, label="2/S_min, exact")
         panel.set(xlabel="depth L", ylabel="learning rate / (2/S_min)", title=title, yscale="log")
         panel.title.set_fontsize(10)
@@ -94,7 +77,7 @@ def ill_conditioned_figure(tables: Tables) -> Figure:
 def generalisation_figure(tables: Tables) -> Figure:
     """The slope of Figure 6b on each data set, in order, with two standard errors."""
     figure, (panel,) = new_figure(1, width=6.4, height=4.2)
-    table = slopes(tables["beyond-generalisation"].rows).sort_values("slope")
+    table = measures.slopes(tables["beyond-generalisation"].rows).sort_values("slope")
     panel.errorbar(
         np.arange(1, len(table) + 1), table["slope"], yerr=2.0 * table["error"], fmt="o", ms=4,
         lw=1, color=BLUE, label="slope on a fresh data set, +- 2 standard errors",
@@ -117,9 +100,8 @@ def flow_figure(tables: Tables) -> Figure:
     rates = np.array(sorted(descent["learning_rate"].unique()))
     for i, (scale, rows) in enumerate(descent.groupby("scale")):
         label = f"scale {scale:g}"
-        draw_means(
-            left, finished(rows), "learning_rate", "sharpness", label, COLOURS[i], MARKERS[i]
-        )
+        kept = measures.finished(rows)
+        draw_means(left, kept, "learning_rate", "sharpness", label, i)
         if scale in reference.index:
             mean, low, high = (float(x) for x in reference.loc[scale].to_numpy()[:3])
             left.axhspan(low, high, color=COLOURS[i], alpha=0.3, lw=0)
@@ -143,19 +125,12 @@ def sharpening_figure(tables: Tables) -> Figure:
     """By scale: how often sharpness rises, and never falls; and its way down the risk."""
     figure, (left, middle, right) = new_figure(3, width=12.0, height=3.9)
     study = tables["beyond-progressive-sharpening"]
-    assert study.traces is not None
-    moved = sharpening(study.rows, study.traces)
+    moved = measures.sharpening(study.rows, study.traces)
     for i, (depth, runs) in enumerate(moved.groupby("depth")):
         for panel, rises in ((left, runs["change"] > 1.0), (middle, runs["monotone"])):
             share = rises.groupby(runs["scale"]).mean()
-            panel.plot(
-                share.index,
-                share,
-                marker=MARKERS[i],
-                ms=4,
-                color=COLOURS[i],
-                label=f"L = {depth}",
-            )
+            how: Any = {"marker": MARKERS[i], "ms": 4, "color": COLOURS[i]}
+            panel.plot(share.index, share, label=f"L = {depth}", **how)
     left.set(ylabel="share of runs", title="sharper at the end than at the start")
     middle.set(ylabel="share of runs", title="sharpness never falls")
     for panel in (left, middle):
@@ -201,8 +176,8 @@ def flatness_figure(tables: Tables) -> Figure:
     ):
         bound = None
         for i, (start, label) in enumerate(STARTS.items()):
-            table = flatness(tables, axis, start)
-            draw_means(panel, table, "size", "ratio", label, COLOURS[i], MARKERS[i])
+            table = measures.flatness(tables, axis, start)
+            draw_means(panel, table, "size", "ratio", label, i)
             bound = table.groupby("size")["bound"].first()
             _named_ticks(panel, bound.index)
         assert bound is not None

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from flatmin.data.regression import Regression
 from flatmin.data.sets import paper_output_vector, paper_samples
 from flatmin.paper import claims, figures
-from flatmin.paper.claims import Claim
 from flatmin.paper.tables import Item, Tables
 from flatmin.theory.minimal_sharpness import minimal_sharpness
 
@@ -25,27 +24,12 @@ def _p_norm() -> float:
     return float((p @ p) ** 0.5)
 
 
-def _none(tables: Tables) -> list[Claim]:
-    return []
-
-
 def _run(study: str, rate: float) -> Callable[[Tables], Figure]:
     def draw(tables: Tables) -> Figure:
         least = minimal_sharpness(_linear(), 10).exact
-        table = tables[study]
-        assert table.traces is not None
-        return figures.run_figure(table.traces, table.rows, rate, least)
+        return figures.run_figure(tables[study].traces, tables[study].rows, rate, least)
 
     return draw
-
-
-def _two_runs(study: str, names: tuple[str, str]) -> Callable[[Tables], list[Claim]]:
-    def judge(tables: Tables) -> list[Claim]:
-        traces = tables[study].traces
-        assert traces is not None
-        return claims.two_runs(traces, tables[study].rows, names)
-
-    return judge
 
 
 ITEMS: tuple[Item, ...] = (
@@ -78,7 +62,7 @@ ITEMS: tuple[Item, ...] = (
         "At rate 0.02 sharpness rises during training and settles well below 2/eta.",
         ("linear-trace",),
         _run("linear-trace", 0.02),
-        _two_runs("linear-trace", ("1c", "1d")),
+        lambda tables: claims.two_runs(tables["linear-trace"], ("1c", "1d")),
     ),
     Item(
         "1d",
@@ -86,7 +70,6 @@ ITEMS: tuple[Item, ...] = (
         "At rate 0.1 sharpness rises to 2/eta and oscillates around it while the distance falls.",
         ("linear-trace",),
         _run("linear-trace", 0.1),
-        _none,
     ),
     Item(
         "2",
@@ -138,7 +121,7 @@ ITEMS: tuple[Item, ...] = (
         "As 1c for a residual network.",
         ("residual-trace",),
         _run("residual-trace", 0.02),
-        _two_runs("residual-trace", ("4c", "4d")),
+        lambda tables: claims.two_runs(tables["residual-trace"], ("4c", "4d")),
     ),
     Item(
         "4d",
@@ -146,7 +129,6 @@ ITEMS: tuple[Item, ...] = (
         "As 1d for a residual network.",
         ("residual-trace",),
         _run("residual-trace", 0.1),
-        _none,
     ),
     Item(
         "5",

@@ -59,13 +59,15 @@ def band(rows: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
 
 
 def draw_means(
-    panel: Axes, rows: pd.DataFrame, x: str, y: str, label: str, colour: str, marker: str
+    panel: Axes, rows: pd.DataFrame, x: str, y: str, label: str, number: int | None = None
 ) -> pd.DataFrame:
-    """`band` as a line; where a point has fewer than FEW values, these instead of the interval.
+    """`band` as line number so many (black without a number); where a point has fewer than FEW
+    values, these instead of the interval.
 
     The interval of a few logarithms is as wide as the plot and says less than they do.
     """
     table = band(rows, x, y)
+    colour, marker = (BLACK, "x") if number is None else (COLOURS[number], MARKERS[number])
     panel.plot(table.index, table["mean"], marker=marker, ms=4, color=colour, label=label)
     many = (table["count"] >= FEW).to_numpy()
     panel.fill_between(
@@ -85,10 +87,10 @@ def _rates(rows: pd.DataFrame) -> list[float]:
 def distance_figure(rows: pd.DataFrame) -> Figure:
     """1a, 4a: |w - w*|^2 after training against initial scale, one line per rate."""
     figure, (panel,) = new_figure(1, width=6.0, height=4.2)
-    draw_means(panel, rows, "scale", "initial_distance", "initialisation", BLACK, "x")
+    draw_means(panel, rows, "scale", "initial_distance", "initialisation")
     for i, rate in enumerate(_rates(rows)):
         kept = finished(rows[rows["learning_rate"] == rate])
-        draw_means(panel, kept, "scale", "distance", f"rate {rate:g}", COLOURS[i], MARKERS[i])
+        draw_means(panel, kept, "scale", "distance", f"rate {rate:g}", i)
     panel.set(xlabel="scale of initialisation", ylabel="squared distance |w - w*|²", yscale="log")
     figure.legend(frameon=False, fontsize=8, ncols=3, loc="outside upper center")
     return figure
@@ -99,34 +101,31 @@ def sharpness_figure(
 ) -> Figure:
     """1b, 4b, 6a, 7: sharpness before and after training, with 2/eta, the bounds and S_min."""
     figure, (panel,) = new_figure(1, width=6.6, height=4.6)
-    first = draw_means(panel, rows, "scale", "initial_sharpness", "initialisation", BLACK, "x")
+    first = draw_means(panel, rows, "scale", "initial_sharpness", "initialisation")
     shown = [*first["mean"]]
     for i, rate in enumerate(r for r in _rates(rows) if r < 0.09):
         kept = finished(rows[rows["learning_rate"] == rate])
         colour = COLOURS[i]
-        table = draw_means(panel, kept, "scale", "sharpness", f"rate {rate:g}", colour, MARKERS[i])
+        table = draw_means(panel, kept, "scale", "sharpness", f"rate {rate:g}", i)
         panel.axhline(2.0 / rate, color=colour, ls="--", lw=1)
         panel.text(
             1.01, 2.0 / rate, f"2/{rate:g}", transform=panel.get_yaxis_transform(),
             fontsize=7, color=colour, va="center",
         )  # fmt: skip
         shown += [*table["mean"], 2.0 / rate]
-    bounds = [("lower bound", lower_bound(data, depth, p_norm))]
+    bounds = [("lower bound", lower_bound(data, depth, p_norm), -9)]
     if corollary:
-        bounds.append(("Corollary 2", corollary_2_bound(data, depth)))
-    for name, value in bounds:
+        bounds.append(("Corollary 2", corollary_2_bound(data, depth), 3))
+    how: Any = {"xycoords": panel.get_yaxis_transform(), "textcoords": "offset points"}
+    how["bbox"] = {"fc": "white", "ec": "none", "pad": 0.5, "alpha": 0.8}
+    for name, value, above in bounds:
         panel.axhline(value, color=BLACK, ls=":", lw=1)
-        below = name == "lower bound"
-        panel.annotate(
-            name, (0.02, value), xycoords=panel.get_yaxis_transform(),
-            textcoords="offset points", xytext=(0, -9 if below else 3), fontsize=7,
-            bbox={"fc": "white", "ec": "none", "pad": 0.5, "alpha": 0.8},
-        )  # fmt: skip
+        panel.annotate(name, (0.02, value), xytext=(0, above), fontsize=7, **how)
     exact = minimal_sharpness(data, depth, p_norm).exact
     panel.axhline(exact, color=SKY, lw=1.2, zorder=0, label=f"S_min, exact: {exact:.2f}")
     panel.set(xlabel="scale of initialisation", ylabel="sharpness", yscale="log")
     # What a network has before training can be smaller by orders of magnitude.
-    levels = [*shown, exact, *(value for _, value in bounds)]
+    levels = [*shown, exact, *(value for _, value, _ in bounds)]
     low = max(min(levels), exact / 1000.0)
     panel.set_ylim(low / 1.6, 1.6 * max(levels))
     if max(levels) / low < 1e3:
@@ -150,9 +149,7 @@ def divergence_figure(rows: pd.DataFrame) -> Figure:
         panel.plot(
             x, share, marker=MARKERS[i], ms=4, lw=1, color=COLOURS[i], label=f"rate {rate:g}"
         )
-        panel.vlines(
-            x, *zip(*intervals, strict=True), color=COLOURS[i], lw=1.6, alpha=0.35,
-        )  # fmt: skip
+        panel.vlines(x, *zip(*intervals, strict=True), color=COLOURS[i], lw=1.6, alpha=0.35)
     panel.set(xlabel="scale of initialisation", ylabel="share of runs that diverged")
     panel.set_ylim(-0.03, 1.03)
     figure.legend(frameon=False, fontsize=8, ncols=5, loc="outside upper center")
@@ -182,7 +179,7 @@ def depth_figure(rows: pd.DataFrame, data: Regression) -> Figure:
     for i, depth in enumerate(sorted(rows["depth"].unique())):
         kept = finished(rows[rows["depth"] == depth])
         colour = COLOURS[i]
-        draw_means(panel, kept, "learning_rate", "distance", f"L = {depth}", colour, MARKERS[i])
+        draw_means(panel, kept, "learning_rate", "distance", f"L = {depth}", i)
         panel.axvline(critical_learning_rate(data, int(depth)), color=colour, ls="-", lw=1)
         panel.axvline(paper_learning_rate(data, int(depth)), color=colour, ls=":", lw=1.6)
     panel.plot([], [], color=BLACK, lw=1, label="2/S_min, exact")
@@ -202,8 +199,8 @@ def generalisation_figure(rows: pd.DataFrame) -> Figure:
     panel.scatter(x, y, s=7, color=BLUE, alpha=0.35, lw=0, label=f"{len(x)} runs")
     ends: Any = np.array([x.min(), x.max()])
     label = (
-        f"slope {line.slope:.3f} +- {line.slope_error:.3f}\n"
-        f"intercept {line.intercept:.3f} +- {line.intercept_error:.3f}"
+        f"slope {line.slope:.3f} +- {line.stderr:.3f}\n"
+        f"intercept {line.intercept:.3f} +- {line.intercept_stderr:.3f}"
     )
     panel.plot(ends, line.intercept + line.slope * ends, color=RED, label=label)
     panel.set(xlabel="log10 of final sharpness", ylabel="log10 of (test risk - train risk)")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -31,16 +30,6 @@ def finished(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[rows["state"] != "diverged"]
 
 
-@dataclass(frozen=True)
-class Line:
-    """A regression line with its standard errors."""
-
-    slope: float
-    slope_error: float
-    intercept: float
-    intercept_error: float
-
-
 def gap_points(rows: pd.DataFrame, rate: float = 0.001) -> tuple[Any, Any]:
     """6b: log10 of final sharpness and of test risk minus train risk, one point a run."""
     kept = finished(rows[np.isclose(rows["learning_rate"], rate)])
@@ -49,14 +38,11 @@ def gap_points(rows: pd.DataFrame, rate: float = 0.001) -> tuple[Any, Any]:
     return np.log10(kept["sharpness"].to_numpy()), np.log10(gap.to_numpy())
 
 
-def gap_line(rows: pd.DataFrame) -> Line:
-    """6b's regression line."""
+def gap_line(rows: pd.DataFrame) -> Any:
+    """6b's regression line: `slope` and `intercept`, with `stderr` and `intercept_stderr`."""
     from scipy.stats import linregress
 
-    fit = linregress(*gap_points(rows))
-    return Line(
-        float(fit.slope), float(fit.stderr), float(fit.intercept), float(fit.intercept_stderr)
-    )
+    return linregress(*gap_points(rows))
 
 
 def regression_of(name: str) -> Regression:
@@ -99,7 +85,7 @@ def slopes(rows: pd.DataFrame) -> pd.DataFrame:
         x, _ = gap_points(group)
         if len(x) >= 3 and np.ptp(x) > 0:
             line = gap_line(group)
-            table[dataset] = {"slope": line.slope, "error": line.slope_error}
+            table[dataset] = {"slope": line.slope, "error": line.stderr}
     return pd.DataFrame.from_dict(table, orient="index", columns=["slope", "error"], dtype=float)
 
 
@@ -128,10 +114,8 @@ def flatness(tables: Tables, axis: str, start: str) -> pd.DataFrame:
 
     `bound` is Corollary 2's 4 Lam/lam of the data.
     """
-    names = {
-        "depth": [f"beyond-depth-{start}"],
-        "width": [f"beyond-width-{start}-{d}" for d in FEATURES],
-    }[axis]
+    widths = [f"beyond-width-{start}-{d}" for d in FEATURES]
+    names = widths if axis == "width" else [f"beyond-depth-{start}"]
     parts = []
     for name in names:
         rows = tables[name].rows

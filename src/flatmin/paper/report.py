@@ -13,8 +13,11 @@ from typing import Any
 
 from flatmin import __version__
 from flatmin.core.files import writing
+from flatmin.core.pages import Listing, Page, Remarks
 from flatmin.core.plain import json_text
+from flatmin.core.shown import Shown
 from flatmin.paper.claims import FAILS, HOLDS, UNDECIDED, Claim
+from flatmin.paper.tables import Item
 from flatmin.theory.minimal_sharpness import CONVENTION
 
 
@@ -22,28 +25,24 @@ from flatmin.theory.minimal_sharpness import CONVENTION
 class Section:
     """One figure as it enters the report."""
 
-    id: str
-    title: str
-    sentence: str
+    item: Item
     picture: Path
     claims: Sequence[Claim]
     seconds: float
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(Shown):
     """Everything the two files say."""
 
     preset: str
-    paper: Sequence[Section]
-    beyond: Sequence[Section]
+    sections: Sequence[Section]
     study_seconds: dict[str, float]
     seconds: float
 
     @property
     def claims(self) -> list[Claim]:
         """All claims, in the order of the figures."""
-        return [claim for section in (*self.paper, *self.beyond) for claim in section.claims]
+        return [claim for section in self.sections for claim in section.claims]
 
     def count(self, verdict: str) -> int:
         """How many claims have this verdict."""
@@ -57,13 +56,31 @@ class Report:
                 words += f", {self.count(verdict)} {verb}"
         return words
 
-    def as_dict(self) -> dict[str, Any]:
+    def page(self) -> Page:
+        """What `flatmin reproduce` prints."""
+        rows = [
+            (
+                claim.id,
+                claim.expected,
+                "none" if claim.measured is None else f"{claim.measured:.4g}",
+                claim.tolerance,
+                claim.verdict.upper() if claim.verdict == FAILS else claim.verdict,
+            )
+            for claim in self.claims
+        ]
+        needs = [f"{claim.id} needs {claim.needs}" for claim in self.claims if claim.needs]
+        if needs and self.preset == "quick":
+            needs.append("the preset paper has more runs")
+        heads = ("Claim", "Expected", "Measured", "Tolerance", "Verdict")
+        return [Listing(heads, rows), Remarks(f"{self.verdicts()}; {self.seconds:.0f} s.", needs)]
+
+    def contents(self) -> dict[str, Any]:
         """The content of report.json."""
-        figures = {s.id: s.seconds for s in (*self.paper, *self.beyond)}
+        figures = {section.item.id: section.seconds for section in self.sections}
         return {
             "preset": self.preset,
             "seconds": {"total": self.seconds, "figures": figures, "studies": self.study_seconds},
-            "claims": [claim.as_dict() for claim in self.claims],
+            "claims": self.claims,
             "verdicts": {v: self.count(v) for v in (HOLDS, FAILS, UNDECIDED)},
             "convention": CONVENTION,
             "versions": versions(),
@@ -72,7 +89,7 @@ class Report:
     def write(self, directory: Path) -> None:
         """Both files."""
         with writing(directory / "report.json") as temporary:
-            temporary.write_text(json_text(self.as_dict()) + "\n")
+            temporary.write_text(json_text(self) + "\n")
         with writing(directory / "report.html") as temporary:
             temporary.write_text(_page(self), encoding="utf-8")
 
@@ -101,13 +118,21 @@ nav ul { list-style: none; padding: 0; font: 14px/1.6 Helvetica, Arial, sans-ser
 """
 
 
+_QUICK = (
+    "<p class=note><b>Quick preset:</b> fewer repetitions than the paper; a claim may be "
+    "undecided for want of runs, which the full size, <code>flatmin reproduce</code>, has.</p>"
+)
+
+
 def _page(report: Report) -> str:
-    quick = (
-        "<p class=note><b>Quick preset:</b> fewer repetitions than the paper; a claim may be "
-        "undecided for want of runs, which the full size, <code>flatmin reproduce</code>, has.</p>"
-        if report.preset == "quick"
-        else ""
+    paper, beyond = (
+        [_figure(section) for section in report.sections if section.item.beyond == past]
+        for past in (False, True)
     )
+    times = [
+        f"<tr><td>{escape(name)}</td><td>{seconds:.1f}</td></tr>"
+        for name, seconds in report.study_seconds.items()
+    ]
     parts = [
         "<!doctype html><html lang=en><meta charset=utf-8>",
         "<meta name=viewport content='width=device-width, initial-scale=1'>",
@@ -117,23 +142,18 @@ def _page(report: Report) -> str:
         "<p>Figures of Marion and Chizat, <i>Deep linear networks for regression are implicitly "
         "regularized towards flat minima</i> (NeurIPS 2024), run again on the authors' data with "
         f"fresh initial weights, in {report.seconds:.0f} seconds. <b>{report.verdicts()}.</b></p>",
-        quick,
+        _QUICK if report.preset == "quick" else "",
         f"<p class=note>Sharpness is the {escape(CONVENTION)}. Lines are geometric means over the "
         "runs that did not diverge; bands are 95 % confidence intervals, dots the runs themselves "
         "where a point has few.</p>",
         _contents(report),
         "<h2>The figures</h2>",
-        *(_figure(section) for section in report.paper),
-    ]
-    if report.beyond:
-        parts += ["<h2>Beyond the paper</h2>", *(_figure(s) for s in report.beyond)]
-    parts += [
+        *paper,
+        *(["<h2>Beyond the paper</h2>", *beyond] if beyond else []),
         "<h2 id='claims'>The claims</h2>",
         _claims_table(report.claims),
         "<h2 id='times'>Times and versions</h2>",
-        _plain_table(
-            ("study", "seconds"), [(k, f"{v:.1f}") for k, v in report.study_seconds.items()]
-        ),
+        f"<table><tr><th>study<th>seconds</tr>{''.join(times)}</table>",
         "<p class=note>" + ", ".join(f"{k} {v}" for k, v in versions().items()) + "</p>",
         "</html>",
     ]
@@ -143,14 +163,14 @@ def _page(report: Report) -> str:
 def _contents(report: Report) -> str:
     """Links to every figure and, after each, to its claims by their verdicts."""
     lines = []
-    for section in (*report.paper, *report.beyond):
-        title = escape(_title(section))
+    for section in report.sections:
         links = " ".join(
             f"<a class={claim.verdict} href='#claim-{escape(claim.id)}' "
             f"title='{escape(claim.id)}'>{claim.verdict}</a>"
             for claim in section.claims
         )
-        lines.append(f"<li><a href='#{section.id}'>{title}</a> {links}</li>")
+        item = section.item
+        lines.append(f"<li><a href='#{item.id}'>{escape(item.heading)}</a> {links}</li>")
     lines += [
         "<li><a href='#claims'>All claims</a></li>",
         "<li><a href='#times'>Times and versions</a></li>",
@@ -158,17 +178,12 @@ def _contents(report: Report) -> str:
     return f"<nav><h2>Contents</h2><ul>{''.join(lines)}</ul></nav>"
 
 
-def _title(section: Section) -> str:
-    beyond = section.id.startswith("beyond")
-    return section.title if beyond else f"Figure {section.id}. {section.title}"
-
-
 def _figure(section: Section) -> str:
     image = base64.b64encode(section.picture.read_bytes()).decode()
-    title = escape(_title(section))
-    body = f"<h3 id='{section.id}'>{title}</h3><figure>"
+    title = escape(section.item.heading)
+    body = f"<h3 id='{section.item.id}'>{title}</h3><figure>"
     body += f"<img alt='{title}' src='data:image/png;base64,{image}'>"
-    body += f"<figcaption>{escape(section.sentence)}</figcaption></figure>"
+    body += f"<figcaption>{escape(section.item.sentence)}</figcaption></figure>"
     return body + (_claims_table(section.claims, anchors=True) if section.claims else "")
 
 
@@ -186,9 +201,3 @@ def _claims_table(claims: Sequence[Claim], anchors: bool = False) -> str:
         )
     head = "<tr><th>figure<th>claim<th>expected<th>tolerance<th>measured<th>verdict</tr>"
     return f"<table>{head}{''.join(rows)}</table>"
-
-
-def _plain_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    head = "".join(f"<th>{escape(h)}" for h in heads)
-    body = "".join("<tr>" + "".join(f"<td>{escape(c)}</td>" for c in row) + "</tr>" for row in rows)
-    return f"<table><tr>{head}</tr>{body}</table>"

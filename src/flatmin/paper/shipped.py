@@ -32,18 +32,11 @@ def _reduced(spec: dict[str, Any]) -> dict[str, Any]:
     def fewer(count: int, divisor: int = divisor) -> int:
         return max(1, -(-count // divisor))
 
-    reduced = dict(spec)
     if "repetitions" in spec:
-        reduced["repetitions"] = fewer(spec["repetitions"])
+        spec["repetitions"] = fewer(spec["repetitions"])
     if "datasets" in spec:
-        reduced["datasets"] = max(min(spec["datasets"], 3), fewer(spec["datasets"], _FEWER_OTHERS))
-    grid = dict(spec.get("grid", {}))
-    if "zip" in grid:
-        grid["zip"] = [
-            table | {"repetitions": [fewer(count) for count in table["repetitions"]]}
-            if "repetitions" in table
-            else table
-            for table in grid["zip"]
-        ]
-        reduced["grid"] = grid
-    return reduced
+        spec["datasets"] = max(min(spec["datasets"], 3), fewer(spec["datasets"], _FEWER_OTHERS))
+    for table in spec.get("grid", {}).get("zip", []):
+        if "repetitions" in table:
+            table["repetitions"] = [fewer(count) for count in table["repetitions"]]
+    return spec

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class StudyTables:
-    """One study: a row per run, and the traces if it recorded any."""
+    """One study: a row per run, and the traces, empty if it recorded none."""
 
     rows: pd.DataFrame
-    traces: pd.DataFrame | None = None
+    traces: pd.DataFrame = field(default_factory=pd.DataFrame)
 
 
 Tables = Mapping[str, StudyTables]
@@ -34,4 +34,14 @@ class Item:
     sentence: str
     studies: tuple[str, ...]
     draw: Callable[[Tables], Figure]
-    claims: Callable[[Tables], list[Claim]]
+    claims: Callable[[Tables], list[Claim]] = lambda tables: []
+
+    @property
+    def beyond(self) -> bool:
+        """Whether it goes beyond the paper."""
+        return self.id.startswith("beyond")
+
+    @property
+    def heading(self) -> str:
+        """Its title in the report."""
+        return self.title if self.beyond else f"Figure {self.id}. {self.title}"

@@ -53,7 +53,10 @@ def cluster_pool(study: Study, workers: int | None, scheduler: str | None) -> It
                 )
             )
         client = stack.enter_context(_client(distributed, address))
-        _check_workers(client)
+        # Refuse at once if a worker that is already there does not fit.
+        for worker, complaint in sorted(client.run(_complaint_of(versions())).items()):
+            if complaint:
+                raise _refusal(worker, complaint)
         tasks = _Tasks(client, study)
         yield Pool(tasks.submit, tasks.width)
 
@@ -77,24 +80,16 @@ def _client(distributed: Any, address: Any) -> Any:
     except (OSError, ValueError, TypeError, ImportError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise SettingError(
-            f"--scheduler: no Dask scheduler answers at {address!r} ({reason})"
+            f"scheduler: no Dask scheduler answers at {address!r} ({reason})"
         ) from None
     try:
         client.wait_for_workers(1, timeout=_WORKER_SECONDS)
     except TimeoutError:
         client.close()
         raise SettingError(
-            f"--scheduler: the scheduler at {address!r} has no workers after {_WORKER_SECONDS} s"
+            f"scheduler: the scheduler at {address!r} has no workers after {_WORKER_SECONDS} s"
         ) from None
     return client
-
-
-def _check_workers(client: Any) -> None:
-    """Refuse at once if a worker that is already there does not fit."""
-    complaints = client.run(_complaint_of(versions()))
-    for address, complaint in sorted(complaints.items()):
-        if complaint:
-            raise _refusal(address, complaint)
 
 
 def _refusal(address: str, complaint: str) -> PoolError:

@@ -6,7 +6,8 @@ import sys
 import time
 from dataclasses import dataclass, replace
 
-from flatmin.core.plain import Plain
+from flatmin.core.pages import Listing, Page
+from flatmin.core.shown import Shown
 from flatmin.core.threads import thread_count
 from flatmin.study.execute import run_shard
 from flatmin.study.inputs import architecture_of, inputs
@@ -23,10 +24,10 @@ _FILE_BYTES = 20_000
 Group = tuple[int, int | None]
 
 
-@dataclass(frozen=True)
-class Estimate(Plain):
+class Estimate(Shown, eq=True):
     """Size of a study and what it will take on this machine; early ends make it shorter."""
 
+    name: str
     runs: int
     network_steps: int
     shards: int
@@ -34,6 +35,18 @@ class Estimate(Plain):
     seconds: float
     memory_bytes: int
     disk_bytes: int
+
+    def page(self) -> Page:
+        """What `flatmin study check` prints."""
+        rows = [
+            ("Runs", f"{self.runs:,}"),
+            ("Network steps, at most", f"{self.network_steps:,}"),
+            ("Shards", f"{self.shards:,}"),
+            ("Time, estimated", f"{_duration(self.seconds)} with {self.threads} threads"),
+            ("Memory", _size(self.memory_bytes)),
+            ("Disk", _size(self.disk_bytes)),
+        ]
+        return [Listing((f"Study {self.name}", ""), rows)]
 
 
 @dataclass(frozen=True)
@@ -57,17 +70,20 @@ def estimate(study: Study, threads: int | None = None) -> Estimate:
         group = (first.depth, first.width)
         cost[group] = cost.get(group, 0.0) + shard.cost
         members.setdefault(group, []).extend(shard.stretches)
-    tried = {group: _try(study, members[group]) for group in _spaced(sorted(cost, key=str))}
+    groups, few = sorted(cost, key=str), min(len(cost), _ARCHITECTURES)
+    spaced = [groups[i * len(groups) // few] for i in range(few)]
+    tried = {group: _try(study, members[group]) for group in spaced}
     seconds = sum(cost[group] * one.seconds / one.flops for group, one in tried.items())
     share = sum(cost[group] for group in tried) / sum(cost.values())
     rows = sum(one.row_bytes for one in tried.values()) / len(tried)
     record = sum(one.record_bytes for one in tried.values()) / len(tried)
     recorded = sum(
-        one.count * records(study, one.first.steps) for held in members.values() for one in held
+        one.count * records(study, one.first.steps) for shard in shards for one in shard.stretches
     )
     files = len(shards) * (1 if study.record.every is None else 2)
     largest = max(_shard_bytes(study, shard) for shard in shards[: 100 * workers])
     return Estimate(
+        name=study.name,
         runs=study.runs,
         network_steps=network_steps(study),
         shards=len(shards),
@@ -76,12 +92,6 @@ def estimate(study: Study, threads: int | None = None) -> Estimate:
         memory_bytes=int(_resident() + workers * largest),
         disk_bytes=int(study.runs * rows + recorded * record + files * _FILE_BYTES),
     )
-
-
-def _spaced(groups: list[Group]) -> list[Group]:
-    """A few of them, evenly spaced."""
-    count = min(len(groups), _ARCHITECTURES)
-    return [groups[i * len(groups) // count] for i in range(count)]
 
 
 def _try(study: Study, stretches: list[Stretch]) -> _Pilot:
@@ -124,7 +134,7 @@ def _shard_bytes(study: Study, shard: Shard) -> float:
     first = shard.stretches[0].first
     architecture = architecture_of(study, inputs(study), first.depth, first.width)
     return sum(
-        run_bytes(study, architecture, one.first.steps) * one.count for one in shard.stretches
+        run_bytes(study, architecture, run.first.steps) * run.count for run in shard.stretches
     )
 
 
@@ -134,3 +144,17 @@ def _resident() -> int:
 
     unit = 1 if sys.platform == "darwin" else 1024
     return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def _duration(seconds: float) -> str:
+    for unit, size in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.1f} s"
+
+
+def _size(count: float) -> str:
+    for unit, size in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count / 1024:.1f} KiB"

@@ -13,14 +13,10 @@ from typing import Any
 import numpy as np
 import pyarrow
 
-from flatmin.core.arrays import Float
 from flatmin.core.memory import check_memory
 from flatmin.dynamics.descent import Progress
-from flatmin.dynamics.methods import Method
-from flatmin.dynamics.outcome import Outcome
 from flatmin.dynamics.recording import Recording
 from flatmin.network.architecture import Architecture
-from flatmin.network.ensemble import Ensemble
 from flatmin.network.initialisation import initialise
 from flatmin.study.inputs import Data, architecture_of, data_of, least_sharpness
 from flatmin.study.plan import Run, Shard, run_bytes
@@ -50,11 +46,9 @@ def run_shard(
         f"a shard of {len(runs)} networks of {architecture.parameters} parameters",
         sum(run_bytes(study, architecture, run.steps) for run in runs),
     )
+    parts = [[run] for run in runs] if _alone(study) else [runs]
     with np.errstate(over="ignore", invalid="ignore"):
-        results = [
-            _run_part(study, data, architecture, part, threads, progress)
-            for part in ([[run] for run in runs] if _alone(study) else [runs])
-        ]
+        results = [_run_part(study, data, architecture, part, threads, progress) for part in parts]
     if len(results) == 1:
         return results[0]
     rows = pa.concat_tables([result.rows for result in results]).combine_chunks()
@@ -82,7 +76,10 @@ def _run_part(
 ) -> ShardResult:
     """Runs of one architecture on one data set, in one call of the engine."""
     least = least_sharpness(data, architecture)
-    rates = _rates(study, runs, least)
+    # Learning rates as the engine takes them; NaN for gradient flow.
+    critical = study.method.learning_rate_unit == "critical"
+    unit = study.method.with_rates(1.0).reach / least if critical else 1.0
+    rates = np.array([np.nan if r.learning_rate is None else r.learning_rate * unit for r in runs])
     initial = initialise(
         architecture,
         runs[0].init,
@@ -92,35 +89,12 @@ def _run_part(
         data.regression,
     )
     method = study.method.with_rates(rates)
-    outcome = _train(study, data, initial, runs, method, threads, progress)
-    rows = rows_table(study, data, runs, rates, method, least, initial, outcome)
-    return ShardResult(rows, traces_table(runs, outcome))
-
-
-def _rates(study: Study, runs: Sequence[Run], least: float) -> Float:
-    """Learning rates as the engine takes them; NaN for gradient flow."""
-    critical = study.method.learning_rate_unit == "critical"
-    unit = study.method.with_rates(1.0).reach / least if critical else 1.0
-    return np.array([np.nan if r.learning_rate is None else r.learning_rate * unit for r in runs])
-
-
-def _train(
-    study: Study,
-    data: Data,
-    initial: Ensemble,
-    runs: Sequence[Run],
-    method: Method,
-    threads: int | None,
-    progress: Progress | None,
-) -> Outcome:
-    record = study.record
-    recording = None if record.every is None else Recording(record.every, record.quantities)
-    steps = np.array([run.steps for run in runs])
+    record, steps = study.record, np.array([run.steps for run in runs])
     outcome = method.run(
         data.problem(study.linear),
         initial,
         steps=steps,
-        recording=recording,
+        recording=None if record.every is None else Recording(record.every, record.quantities),
         tolerance=study.method.tolerance,
         learned_at=study.method.learned_at,
         threads=threads,
@@ -129,4 +103,5 @@ def _train(
     if method.continuous and progress is not None:
         # How many steps the integrator needs is not known before: a shard counts when it is done.
         progress(int(steps.sum()))
-    return outcome
+    rows = rows_table(study, data, runs, rates, method, least, initial, outcome)
+    return ShardResult(rows, traces_table(runs, outcome))

@@ -19,7 +19,6 @@ from flatmin.core.checks import (
 )
 from flatmin.dynamics.descent import MAX_STEPS
 from flatmin.dynamics.endings import check_share
-from flatmin.dynamics.momentum import check_momentum
 
 MAX_REPETITIONS = 10**9
 
@@ -30,7 +29,7 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-def _number(check: Callable[[str, object], float]) -> Any:
+def number(check: Callable[[str, object], float]) -> Any:
     """A check of numbers that takes no text and no truth value for a number."""
 
     def validate(value: object) -> float:
@@ -57,10 +56,9 @@ def _text(value: object) -> str:
     return value
 
 
-Positive = Annotated[float, _number(check_positive)]
-Share = Annotated[float, _number(check_share)]
-Inertia = Annotated[float, _number(check_momentum)]
-NonNegative = Annotated[float, _number(check_nonnegative)]
+Positive = Annotated[float, number(check_positive)]
+Share = Annotated[float, number(check_share)]
+NonNegative = Annotated[float, number(check_nonnegative)]
 Count = Annotated[int, _whole(10**9)]
 Depth = Annotated[int, _whole(MAX_DEPTH)]
 Steps = Annotated[int, _whole(MAX_STEPS)]

@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from flatmin.core.figures import BLACK, colours, new_figure, plain_log_ticks
-from flatmin.study.summary import Curve, Facets
+from flatmin.study.summary import LOGARITHMIC, Curve, Facets
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
-def study_figure(found: Facets, x: str, y: str, by: str | None, log: bool) -> Figure:
+def study_figure(found: Facets) -> Figure:
     """Means of y along x with 95 % bands, a curve per value of `by`; gaps where no run has it.
 
     Of a sharpness, 2/eta (dashed) and S_min (dotted) are drawn where a curve has one of each.
     """
-    count = len(found.panels)
+    x, y, by, count = found.x, found.y, found.by, len(found.panels)
     columns = count if count <= 3 else (count + 1) // 2
     rows = -(-count // columns)
     width, height = (6.0, 4.0) if count == 1 else (3.6 * columns, 3.2 * rows)
@@ -34,7 +34,7 @@ def study_figure(found: Facets, x: str, y: str, by: str | None, log: bool) -> Fi
             panel.set_title(f"{found.axis.replace('_', ' ')} {label}", fontsize=10)
         panel.set(xlabel=x.replace("_", " "), ylabel=y.replace("_", " "))
         panel.label_outer()
-        if log:
+        if y in LOGARITHMIC:
             panel.set_yscale("log")
             if y.endswith("sharpness"):
                 plain_log_ticks(panel.yaxis)

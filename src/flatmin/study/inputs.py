@@ -46,28 +46,18 @@ def data_of(study: Study, dataset: int) -> Data:
 @lru_cache(maxsize=8)
 def _made(problem: Problem, seed: int) -> Data:
     """Data that a generator or the paper gives."""
-    test = None
     if problem.paper is not None:
-        samples, test = paper_samples(problem.paper), paper_test_samples(problem.paper)
-        return Data(samples, samples.regression(), test)
-    assert problem.n is not None
-    assert problem.d is not None
-    assert problem.noise is not None
-    check_memory(f"data of {problem.n} rows", 32.0 * problem.n * (problem.d + 1))
+        samples = paper_samples(problem.paper)
+        return Data(samples, samples.regression(), paper_test_samples(problem.paper))
+    keys = {"n", "d", "noise", "condition_number", "alignment"}
+    settings = problem.model_dump(include=keys, exclude_none=True) | {"seed": seed}
+    check_memory(f"data of {problem.n} rows", 32.0 * settings["n"] * (settings["d"] + 1))
     if problem.generator == "gaussian":
-        samples, test = gaussian_split(problem.n, problem.d, problem.noise, seed)
-    elif problem.generator == "whitened":
-        samples = whitened_samples(problem.n, problem.d, problem.noise, seed)
-    else:
-        samples = spectrum_samples(
-            problem.n,
-            d=problem.d,
-            condition_number=problem.condition_number,
-            alignment=problem.alignment or "spread",
-            noise=problem.noise,
-            seed=seed,
-        )
-    return Data(samples, samples.regression(), test)
+        samples, test = gaussian_split(**settings)
+        return Data(samples, samples.regression(), test)
+    make = whitened_samples if problem.generator == "whitened" else spectrum_samples
+    samples = make(**settings)
+    return Data(samples, samples.regression(), None)
 
 
 def inputs(study: Study) -> int:
@@ -84,7 +74,8 @@ def architecture_of(study: Study, inputs: int, depth: int, width: int | None) ->
     """The networks of a depth and width."""
     network = study.architecture
     if network.kind == "mlp":
-        return Architecture.mlp(inputs, depth, width, network.activation)
+        biases = bool(network.biases)
+        return Architecture.mlp(inputs, depth, width, network.activation, biases=biases)
     if network.output == "paper":
         p = paper_output_vector()
     elif network.output == "paper-by-depth":
@@ -95,5 +86,7 @@ def architecture_of(study: Study, inputs: int, depth: int, width: int | None) ->
 
 
 def least_sharpness(data: Data, architecture: Architecture) -> float:
-    """S_min of linear networks of this depth and |p|."""
+    """S_min of linear networks of this depth and |p|; NaN with biases, where it does not apply."""
+    if architecture.biases:
+        return float("nan")
     return minimal_sharpness(data.regression, architecture.depth, architecture.output_norm).exact

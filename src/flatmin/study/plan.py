@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import astuple, dataclass, replace
 
 from flatmin.core.seeds import Coordinate
@@ -62,10 +62,8 @@ class Run:
         """Where its random stream lives under the study's seed."""
         width = "inputs" if self.width is None else self.width
         rate = "flow" if self.learning_rate is None else self.learning_rate
-        return (
-            *("study", self.dataset, self.depth, width, self.init, self.scale, rate),
-            self.repetition,
-        )
+        setting = (self.depth, width, self.init, self.scale, rate)
+        return ("study", self.dataset, *setting, self.repetition)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,21 +75,15 @@ class Stretch:
 
     def runs(self) -> Iterator[Run]:
         """Every run."""
-        for offset in range(self.count):
-            yield replace(
-                self.first,
-                index=self.first.index + offset,
-                repetition=self.first.repetition + offset,
-            )
+        return map(self._run, range(self.count))
 
     def cut(self, count: int) -> tuple[Stretch, Stretch]:
         """The first `count` runs and the rest."""
-        rest = replace(
-            self.first,
-            index=self.first.index + count,
-            repetition=self.first.repetition + count,
-        )
-        return Stretch(self.first, count), Stretch(rest, self.count - count)
+        return Stretch(self.first, count), Stretch(self._run(count), self.count - count)
+
+    def _run(self, number: int) -> Run:
+        index, repetition = self.first.index + number, self.first.repetition + number
+        return replace(self.first, index=index, repetition=repetition)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,12 +156,7 @@ def stretches(study: Study) -> Iterator[Stretch]:
 
 def network_steps(study: Study) -> int:
     """The largest number of network steps the study can take."""
-    each = (
-        step_limit(study, point.get("steps"))
-        * int(point.get("repetitions", study.repetitions or 1))
-        for point in study.grid.points()
-    )
-    return study.datasets * sum(each)
+    return sum(one.first.steps * one.count for one in stretches(study))
 
 
 def run_flops(study: Study, architecture: Architecture, steps: int) -> float:
@@ -177,11 +164,9 @@ def run_flops(study: Study, architecture: Architecture, steps: int) -> float:
     if study.method.continuous:
         taken = float(min(steps, _FLOW_STEPS))
     else:
-        taken = steps * study.method.with_rates(1.0).cost
-    step = 6.0 * architecture.parameters * rows_per_step(study)
-    return step * (taken + recorded_steps(study, steps)) + 6.0 * (
-        architecture.parameters * _FIXED_STEPS
-    )
+        taken = steps * study.method.with_rates(1.0).rule.cost
+    on_rows = rows_per_step(study) * (taken + recorded_steps(study, steps))
+    return 6.0 * architecture.parameters * (on_rows + _FIXED_STEPS)
 
 
 def recorded_steps(study: Study, steps: int) -> float:
@@ -206,8 +191,8 @@ def records(study: Study, steps: int) -> int:
 
 def run_bytes(study: Study, architecture: Architecture, steps: int) -> float:
     """Memory a run takes while its shard is being done."""
-    velocity = study.method.with_rates(1.0).velocity_rule is not None
-    weights = 8.0 * _COPIES * architecture.parameters * (2 if velocity else 1)
+    vectors = 1 + study.method.with_rates(1.0).rule.copies
+    weights = 8.0 * _COPIES * architecture.parameters * vectors
     depth = architecture.depth
     layered = sum(name not in NETWORK_MEASURES for name in study.record.quantities)
     numbers = 4 + 3 * len(study.record.quantities) + layered * depth
@@ -217,9 +202,8 @@ def run_bytes(study: Study, architecture: Architecture, steps: int) -> float:
 def _run(study: Study, point: Point, dataset: int, index: int) -> Run:
     width = point.get("width", study.architecture.width)
     rate = point.get("learning_rate", study.method.learning_rate)
-    depth, scale = point.get("depth", study.architecture.depth), point.get("scale")
-    if scale is None:
-        scale = study.initialisation.scale
+    depth = point.get("depth", study.architecture.depth)
+    scale = point.get("scale", study.initialisation.scale)
     assert depth is not None
     assert scale is not None
     return Run(
@@ -243,7 +227,8 @@ def _split(
     cost, count = 0.0, 0
     for stretch in sorted(members, key=lambda one: -one.first.steps):
         each = run_flops(study, architecture, stretch.first.steps)
-        most = _most_runs(study, architecture, stretch.first.steps)
+        by_memory = int(SHARD_BYTES / run_bytes(study, architecture, stretch.first.steps))
+        most = max(1, min(by_memory, MOST_RUNS))
         rest = stretch
         while rest.count:
             wanted = max(LEAST_RUNS - count, math.ceil((shard_flops - cost) / each))
@@ -259,15 +244,8 @@ def _split(
         yield _shard(held, cost)
 
 
-def _most_runs(study: Study, architecture: Architecture, steps: int) -> int:
-    """The largest number of such runs that a shard may hold."""
-    by_memory = int(SHARD_BYTES / run_bytes(study, architecture, steps))
-    return max(1, min(by_memory, MOST_RUNS))
-
-
-def _shard(held: Iterable[Stretch], cost: float) -> Shard:
-    stretches = tuple(held)
+def _shard(held: list[Stretch], cost: float) -> Shard:
     # The index is left out: it depends on the other runs of the study.
-    coordinates = [(*astuple(one.first)[1:], one.count) for one in stretches]
+    coordinates = [(*astuple(one.first)[1:], one.count) for one in held]
     text = json.dumps(coordinates).encode()
-    return Shard(hashlib.blake2b(text, digest_size=8).hexdigest(), cost, stretches)
+    return Shard(hashlib.blake2b(text, digest_size=8).hexdigest(), cost, tuple(held))

@@ -15,7 +15,7 @@ from flatmin.core.arrays import Float, Yes
 from flatmin.curvature import sharpness
 from flatmin.curvature.linear import backward
 from flatmin.curvature.nonlinear import NonlinearHessian
-from flatmin.curvature.sharpness import LANE_PARAMETERS
+from flatmin.curvature.sharpness import in_lanes
 from flatmin.data.regression import Regression
 from flatmin.data.samples import Samples
 from flatmin.dynamics.edge import midway, swinging
@@ -26,7 +26,7 @@ from flatmin.dynamics.outcome import Outcome
 from flatmin.network.ensemble import Ensemble
 from flatmin.study.inputs import Data
 from flatmin.study.plan import Run
-from flatmin.study.schema import ROWS_SCHEMA, TRACE_COLUMNS, TRACES_SCHEMA
+from flatmin.study.schema import ROWS_SCHEMA, TRACE_COLUMNS, schema_of, trace_column
 from flatmin.study.spec import Study
 
 pa: Any = pyarrow
@@ -82,7 +82,7 @@ def rows_table(
         "excess_risk": _numbers(np.where(kept, outcome.excess_risk, np.nan)),
         "test_risk": _numbers(_test_risk(data, final, kept)),
         "gradient_norm": _numbers(np.where(kept, outcome.gradient, np.nan)),
-        "minimal_sharpness": [least] * len(runs),
+        "minimal_sharpness": _numbers([least] * len(runs)),
         "edge": _numbers(method.reach / rates),
     }
     columns |= _sharpness("initial_sharpness", problem, initial, every)
@@ -106,7 +106,7 @@ def _numbers(values: Any) -> Any:
 
 def _weights(ensemble: Ensemble, chosen: Yes) -> list[Float]:
     """The layers of the chosen runs, row-major whatever their number: BLAS rounds by layout."""
-    return ensemble.architecture.split(np.ascontiguousarray(ensemble.flat()[chosen]))
+    return ensemble.architecture.matrices(np.ascontiguousarray(ensemble.flat()[chosen]))
 
 
 def _spread(values: Float, chosen: Yes) -> Float:
@@ -155,7 +155,7 @@ def _parts(ensemble: Ensemble) -> list[Ensemble]:
     architecture = ensemble.architecture
     if not len(ensemble):
         return []
-    if architecture.linear and architecture.parameters <= LANE_PARAMETERS:
+    if in_lanes(architecture):
         return [ensemble]
     return [Ensemble.from_flat(architecture, flat[None]) for flat in ensemble.flat()]
 
@@ -206,7 +206,7 @@ def _lists(values: Float, chosen: Yes) -> Any:
 
 def traces_table(runs: Sequence[Run], outcome: Outcome) -> Any:
     """One row per record, run by run, without those after the end of a run; None if not asked."""
-    trace = outcome.trace
+    trace = outcome.recorded
     if trace is None:
         return None
     there = np.zeros((len(runs), len(trace.step)), dtype=bool)
@@ -215,8 +215,14 @@ def traces_table(runs: Sequence[Run], outcome: Outcome) -> Any:
         there |= (known if values.ndim == 2 else known.any(axis=2)).T
     run, record = np.nonzero(there)
     every = np.ones(len(run), dtype=bool)
-    columns = []
-    for name, kind, _ in TRACE_COLUMNS:
+    documented = [name for name, _, _ in TRACE_COLUMNS]
+    others = (
+        trace_column(name, values.ndim == 3)
+        for name, values in trace.values.items()
+        if name not in documented
+    )
+    described, columns = (*TRACE_COLUMNS, *others), []
+    for name, kind, _ in described:
         if name == "run":
             columns.append(pa.array(np.array([one.index for one in runs])[run], kind))
         elif name == "step":
@@ -227,4 +233,4 @@ def traces_table(runs: Sequence[Run], outcome: Outcome) -> Any:
             columns.append(_numbers(trace.values[name][record, run]))
         else:
             columns.append(_lists(trace.values[name][record, run], every))
-    return pa.table(columns, schema=TRACES_SCHEMA)
+    return pa.table(columns, schema=schema_of(described))

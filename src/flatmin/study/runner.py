@@ -11,22 +11,26 @@ import shlex
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Event, Lock
+from typing import Any
 
 from flatmin.core.errors import SettingError
+from flatmin.core.pages import Listing, Page, Remarks
+from flatmin.core.progress import Show, live_bar
 from flatmin.core.threads import thread_count
+from flatmin.dynamics.endings import learned_note
 from flatmin.study import execute
 from flatmin.study.plan import Shard, plan
-from flatmin.study.shard_files import Packed, pack
+from flatmin.study.results import Results
+from flatmin.study.shard_files import EDGE, LEARNED, Packed, pack
 from flatmin.study.spec import Study
 from flatmin.study.store import Failure, Note, Store, hash_of, lock
-
-Report = Callable[[Shard, int], None]
 
 
 @dataclass
@@ -41,15 +45,13 @@ class Status:
     counts: Counter[str] = field(default_factory=Counter)
 
 
-@dataclass(frozen=True)
-class Summary:
+class StudyRun(Results):
     """A study after a call of `run_study`; `steps` and the times are those of this call.
 
     `seconds` is the time in which shards were run, `other_seconds` that of starting and ending.
     """
 
-    directory: Path
-    runs: int
+    finished: int
     total_runs: int
     shards: int
     total_shards: int
@@ -59,6 +61,42 @@ class Summary:
     seconds: float
     other_seconds: float
     failures: tuple[Failure, ...]
+    learned_at: float
+    # A directory that is removed when nothing refers to these results any more.
+    temporary: Any = field(default=None, repr=False)
+
+    def __repr__(self) -> str:
+        place = f"directory={str(self.directory)!r}"
+        return f"StudyRun(finished={self.finished}, total_runs={self.total_runs}, {place})"
+
+    def contents(self) -> dict[str, Any]:
+        """The counts, without what only serves the program."""
+        names = ("total_runs", "shards", "total_shards", "counts", "shards_run", "steps")
+        rest = {name: getattr(self, name) for name in (*names, "seconds", "other_seconds")}
+        first = {"directory": self.directory, "runs": self.finished}
+        return first | rest | {"failures": self.failures}
+
+    def page(self) -> Page:
+        """What `flatmin study run` prints."""
+        counts = dict(self.counts)
+        edge, learned = counts.pop(EDGE, 0), counts.pop(LEARNED, 0)
+        rows = [
+            ("Runs finished", f"{self.finished} of {self.total_runs}"),
+            ("  learned", str(learned)),
+            ("  at the edge of stability", str(edge)),
+            ("How they ended", ""),
+            *((f"  {state}", str(counts[state])) for state in sorted(counts)),
+            ("Shards finished", f"{self.shards} of {self.total_shards}"),
+            ("  run now", str(self.shards_run)),
+        ]
+        if self.failures:
+            rows.append(("  failed now", str(len(self.failures))))
+        rows.append(("Time", f"{self.seconds:.1f} s, and {self.other_seconds:.1f} s around it"))
+        if self.steps:
+            speed = f"{self.steps / self.seconds / 1e6:.3g} million a second"
+            rows.append(("Network steps", f"{self.steps:.3g}, {speed}"))
+        rows.append(("Folder", str(self.directory)))
+        return [Listing(("Study", ""), rows), Remarks("", [learned_note(self.learned_at)])]
 
 
 class PoolError(SettingError):
@@ -82,52 +120,68 @@ class Pool:
 
 
 def run_study(
-    study: Study,
-    directory: str | Path,
+    study: Study | Mapping[str, Any] | str | Path,
+    directory: str | Path | None = None,
     *,
     threads: int | None = None,
     workers: int | None = None,
     scheduler: str | None = None,
     only: str | None = None,
     spec: str | None = None,
-    progress: Callable[[Status], None] | None = None,
+    progress: bool | Callable[[Status], None] | None = None,
     note: Note | None = None,
-) -> Summary:
-    """Run what is missing of a study, and write it to its directory.
+) -> StudyRun:
+    """Run what is missing of a study, and write it to its directory, or to a temporary one.
 
     By default `threads` of this process (all cores) do the work; `workers` starts that many Dask
     processes instead, `scheduler` is the address of a Dask cluster that is there. `only` is the id
     of one shard to run, `spec` the file to name in the command that runs a failed shard alone.
     A shard that fails is recorded and the others go on; the next call tries it again.
     """
+    if not isinstance(study, Study):
+        study = Study(study)
+    places = {"threads": threads, "workers": workers, "scheduler": scheduler}
+    given = [name for name, value in places.items() if value is not None]
+    if len(given) > 1:
+        raise SettingError(f"{given[0]} and {given[1]} exclude each other: give one of them")
     begin = time.perf_counter()
-    folder = Path(directory)
+    temporary = TemporaryDirectory(prefix="flatmin-") if directory is None else None
+    folder = Path(temporary.name if temporary else directory or "")
     shards = plan(study)
     chosen = _chosen(shards, only)
-    with lock(folder):
+    with live_bar(progress is True) as show, lock(folder):
+        tell = progress if callable(progress) else None if show is None else bar_of(show)
         store = Store.create_or_open(folder, study.canonical(), study.to_toml(), note)
         done = _finished(store, shards)
         todo = [shard for shard in chosen if shard.id not in done]
-        course = _Course(shards, done, store.counts(), progress)
-        command = ["flatmin", "study", "run", spec or str(folder / "study.toml")]
+        course = _Course(shards, done, store.counts(), tell)
+        place = spec or str(folder / "study.toml")
+        command = ["flatmin", "study", "run", place, "--out", str(folder)]
         failures: list[Failure] = []
         seconds = 0.0
         if todo:
-            with _pool(study, len(todo), threads, workers, scheduler, course.report) as pool:
+            if workers is not None or scheduler is not None:
+                from flatmin.study.cluster import cluster_pool
+
+                begun = cluster_pool(study, workers, scheduler)
+            else:
+                begun = _thread_pool(study, len(todo), threads or thread_count(), course.report)
+            with begun as pool:
                 started = time.perf_counter()
                 for shard, result in _completed(pool, todo):
                     if isinstance(result, Packed):
                         store.write(result)
-                        course.finished(shard, result.counts)
+                        course.ended(shard, result.counts)
                     else:
-                        failures.append(_failure(shard, result, [*command, "--out", str(folder)]))
+                        alone = shlex.join([*command, "--only", shard.id])
+                        failures.append(Failure(shard.id, result.error, result.traceback, alone))
                         store.write_failure(failures[-1])
-                        course.failed(shard)
+                        course.ended(shard, None)
                 seconds = time.perf_counter() - started
     status = course.status
-    return Summary(
+    return StudyRun(
         directory=folder,
-        runs=sum(len(shard) for shard in shards if shard.id in course.done),
+        finished=sum(len(shard) for shard in shards if shard.id in course.done),
         total_runs=sum(len(shard) for shard in shards),
         shards=status.shards,
         total_shards=len(shards),
@@ -137,7 +191,28 @@ def run_study(
         seconds=seconds,
         other_seconds=time.perf_counter() - begin - seconds,
         failures=tuple(failures),
+        learned_at=study.method.learned_at,
+        temporary=temporary,
     )
+
+
+def bar_of(show: Show) -> Callable[[Status], None]:
+    """A bar over network steps, with counts and speed."""
+    begin, first = time.perf_counter(), None
+
+    def tell(status: Status) -> None:
+        nonlocal first
+        first = status.steps if first is None else first
+        speed = (status.steps - first) / (time.perf_counter() - begin)
+        counts = status.counts
+        words = [f"{counts[state]} {state}" for state in (LEARNED, "settled", "diverged")]
+        words.insert(2, f"{counts[EDGE]} at the edge")
+        if status.failed:
+            words.append(f"{status.failed} shards failed")
+        note = f"{', '.join(words)}, {speed / 1e6:.3g} M steps/s"
+        show("", status.steps, status.total_steps, note)
+
+    return tell
 
 
 class _Course:
@@ -151,11 +226,9 @@ class _Course:
         progress: Callable[[Status], None] | None,
     ) -> None:
         self.done = set(done)
-        self.status = Status(
-            sum(shard.network_steps for shard in shards), len(shards), counts=counts
-        )
-        self.status.shards = len(done)
-        self.status.steps = sum(shard.network_steps for shard in shards if shard.id in done)
+        total = sum(shard.network_steps for shard in shards)
+        before = sum(shard.network_steps for shard in shards if shard.id in done)
+        self.status = Status(total, len(shards), before, len(done), counts=counts)
         self._reported: Counter[str] = Counter()
         self._progress, self._lock = progress, Lock()
         self._tell()
@@ -167,23 +240,18 @@ class _Course:
             self.status.steps += steps
             self._tell()
 
-    def finished(self, shard: Shard, counts: dict[str, int]) -> None:
-        """A shard is on disk."""
-        self.done.add(shard.id)
+    def ended(self, shard: Shard, counts: dict[str, int] | None) -> None:
+        """A shard is on disk; or it has failed, without counts, and its steps do not count."""
         with self._lock:
-            self.status.shards += 1
-            self.status.counts.update(counts)
-            self._settle(shard, shard.network_steps)
-
-    def failed(self, shard: Shard) -> None:
-        """A shard has failed: its steps do not count."""
-        with self._lock:
-            self.status.failed += 1
-            self._settle(shard, 0)
-
-    def _settle(self, shard: Shard, steps: int) -> None:
-        self.status.steps += steps - self._reported.pop(shard.id, 0)
-        self._tell()
+            self.status.steps -= self._reported.pop(shard.id, 0)
+            if counts is None:
+                self.status.failed += 1
+            else:
+                self.done.add(shard.id)
+                self.status.shards += 1
+                self.status.steps += shard.network_steps
+                self.status.counts.update(counts)
+            self._tell()
 
     def _tell(self) -> None:
         if self._progress is not None:
@@ -246,28 +314,10 @@ def broken(error: BaseException) -> Broken:
     return Broken(last, "".join(traceback.format_exception(error)))
 
 
-def _failure(shard: Shard, result: Broken, command: list[str]) -> Failure:
-    alone = shlex.join([*command, "--only", shard.id])
-    return Failure(shard.id, result.error, result.traceback, alone)
-
-
-def _pool(
-    study: Study,
-    shards: int,
-    threads: int | None,
-    workers: int | None,
-    scheduler: str | None,
-    report: Report,
-) -> AbstractContextManager[Pool]:
-    if workers is not None or scheduler is not None:
-        from flatmin.study.cluster import cluster_pool
-
-        return cluster_pool(study, workers, scheduler)
-    return _thread_pool(study, shards, threads or thread_count(), report)
-
-
 @contextmanager
-def _thread_pool(study: Study, shards: int, threads: int, report: Report) -> Iterator[Pool]:
+def _thread_pool(
+    study: Study, shards: int, threads: int, report: Callable[[Shard, int], None]
+) -> Iterator[Pool]:
     """Shards by threads; those under way end soon after the block is left."""
     at_once = min(threads, shards)
     study_hash = hash_of(study.canonical())

@@ -9,9 +9,11 @@ from typing import Any
 
 import pyarrow
 
+from flatmin.dynamics.measures import LAYER_MEASURES
+
 pa: Any = pyarrow
 
-VERSION = "2"
+VERSION = "3"
 
 _NUMBER, _WHOLE, _WORD, _YES = pa.float64(), pa.int64(), pa.string(), pa.bool_()
 _LAYERS = pa.list_(pa.float64())
@@ -75,23 +77,22 @@ TRACE_COLUMNS: tuple[tuple[str, Any, str], ...] = (
     ("sharpness_low", _NUMBER, "the smaller one of this step and the one before; null for flow"),
     ("sharpness_high", _NUMBER, "the larger one of this step and the one before; null for flow"),
     ("sharpness_residual", _NUMBER, "its residual"),
-    ("spectral_norm", _LAYERS, "|W_k|_2, k = 1..L"),
-    ("rank_one_defect", _LAYERS, "|W_k|_F^2 - |W_k|_2^2, k = 1..L"),
-    ("alignment", _LAYERS, "<v_{k+1}, u_k>^2, k = 1..L-1"),
-    ("drift", _LAYERS, "|D_k(t) - D_k(0)|_F with D_k = W_{k+1}'W_{k+1} - W_k W_k', k = 1..L-1"),
-    ("theta", _LAYERS, "L |W_k(t) - W_k(0)|_F, k = 1..L"),
-    ("layer_gradient", _LAYERS, "|grad_k|_F, k = 1..L"),
-    ("gradient_floor", _LAYERS, "what |grad_k|_F is at least, k = 1..L"),
-    ("gradient_ceiling", _LAYERS, "what |grad_k|_F is at most, k = 1..L"),
-    ("map_gradient", _LAYERS, "norm of the gradient with respect to w, one number"),
+    ("sharpness_products", _NUMBER, "Hessian-vector products it took; null for flow"),
+    *((name, _LAYERS, measure.meaning) for name, measure in LAYER_MEASURES.items()),
 )
 
 
-def _schema(columns: tuple[tuple[str, Any, str], ...]) -> Any:
+def trace_column(name: str, layered: bool) -> tuple[str, Any, str]:
+    """The column of a recorded quantity that is not among these."""
+    meaning = LAYER_MEASURES[name].meaning if name in LAYER_MEASURES else "as recorded"
+    return name, _LAYERS if layered else _NUMBER, meaning
+
+
+def schema_of(columns: tuple[tuple[str, Any, str], ...]) -> Any:
     fields = [pa.field(name, kind, metadata={"description": d}) for name, kind, d in columns]
     return pa.schema(fields, metadata={"flatmin_schema_version": VERSION})
 
 
-ROWS_SCHEMA = _schema(ROW_COLUMNS)
-TRACES_SCHEMA = _schema(TRACE_COLUMNS)
-"""Columns that a study did not ask for are there and null."""
+ROWS_SCHEMA = schema_of(ROW_COLUMNS)
+TRACES_SCHEMA = schema_of(TRACE_COLUMNS)
+"""Columns that a study did not ask for are there and null; one it did ask for is never left out."""

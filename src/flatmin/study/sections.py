@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import StrictBool, field_validator, model_validator
+from pydantic import BeforeValidator, StrictBool, create_model, field_validator, model_validator
 
+from flatmin.core.checks import check_choice
 from flatmin.data.preparation import MISSING, Preparation
 from flatmin.data.sets import SETS
 from flatmin.dynamics.endings import LEARNED_AT
-from flatmin.dynamics.methods import METHODS, method_of
+from flatmin.dynamics.methods import METHODS, OWN, method_of
 from flatmin.dynamics.methods import Method as Dynamics
-from flatmin.dynamics.recording import MEASURES, RENAMED
+from flatmin.dynamics.recording import RENAMED, recordable
 from flatmin.network.activations import ACTIVATIONS
 from flatmin.network.initialisation import INITIALISATIONS
 from flatmin.study.fields import (
     Count,
     Depth,
-    Inertia,
     NonNegative,
     Positive,
     Section,
@@ -25,6 +25,7 @@ from flatmin.study.fields import (
     Share,
     Steps,
     Text,
+    number,
     one_of,
 )
 
@@ -86,13 +87,7 @@ class Problem(Section):
 
     def preparation(self) -> Preparation:
         """What is done to the file's table."""
-        return Preparation(
-            drop=self.drop or (),
-            one_hot=self.one_hot or (),
-            missing=self.missing,
-            intercept=bool(self.intercept),
-            standardise=bool(self.standardise),
-        )
+        return Preparation(**self.model_dump(include=set(PREPARING), exclude_none=True))
 
 
 class ArchitectureSpec(Section):
@@ -102,6 +97,7 @@ class ArchitectureSpec(Section):
     depth: Depth | None = None
     width: Count | None = None
     activation: Annotated[str, one_of(ACTIVATIONS)] = "linear"
+    biases: StrictBool | None = None
     output: Annotated[str, one_of(OUTPUTS)] | None = None
 
 
@@ -112,33 +108,50 @@ class InitialisationSpec(Section):
     scale: NonNegative | None = None
 
 
-class Method(Section):
-    """How the weights move, and when a run ends."""
+class _Method(Section):
+    """How the weights move, and when a run ends; with what the methods have of their own."""
 
     name: Annotated[str, one_of(METHODS)] = "descent"
     learning_rate: Positive | None = None
     learning_rate_unit: Annotated[str, one_of(("absolute", "critical"))] | None = None
-    momentum: Inertia | None = None
     steps: Steps | None = None
     tolerance: Positive | None = None
     learned_at: Share = LEARNED_AT
-    rtol: Positive | None = None
+
+    def own(self) -> dict[str, Any]:
+        """What is set of that."""
+        given = {name: getattr(self, name) for name in OWN}
+        return {name: value for name, value in given.items() if value is not None}
 
     def with_rates(self, rates: Any) -> Dynamics:
         """The method itself at these learning rates (in the engine's unit; not for flow)."""
-        return method_of(self.name, learning_rate=rates, momentum=self.momentum, rtol=self.rtol)
+        return method_of(self.name, learning_rate=rates, **self.own())
 
     @property
     def continuous(self) -> bool:
         """Whether it is gradient flow, which has no learning rate."""
-        return METHODS[self.name].continuous
+        return bool(METHODS[self.name].continuous)
+
+
+if TYPE_CHECKING:
+    Method = _Method
+else:
+    Method = create_model(
+        "Method",
+        __base__=_Method,
+        **{name: (Annotated[float, number(check)] | None, None) for name, check in OWN.items()},
+    )
+
+
+def _quantity(value: str) -> str:
+    return check_choice("", value, recordable())
 
 
 class Record(Section):
     """What is kept besides the row of each run."""
 
     every: Count | None = None
-    quantities: tuple[Annotated[str, one_of(MEASURES)], ...] = ()
+    quantities: tuple[Annotated[str, BeforeValidator(_quantity)], ...] = ()
     layers: bool = True
 
     @field_validator("quantities", mode="before")

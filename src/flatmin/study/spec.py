@@ -13,7 +13,7 @@ import hashlib
 import json
 import tomllib
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 from pydantic import PrivateAttr, ValidationError, field_validator, model_validator
 
@@ -21,7 +21,7 @@ from flatmin.core.errors import SettingError
 from flatmin.data.regression import Regression, read_regression
 from flatmin.data.samples import Samples, read_samples
 from flatmin.dynamics import flow
-from flatmin.dynamics.methods import METHODS, settings
+from flatmin.dynamics.methods import METHODS, required
 from flatmin.study import toml
 from flatmin.study.fields import Repetitions, Section, Seed, Text, describe
 from flatmin.study.grid import WHOLE, Axis, Grid
@@ -31,11 +31,16 @@ MAX_RUNS = 10**9
 MAX_POINTS = 10**7
 
 
-AnyStudy = TypeVar("AnyStudy", bound="Study")
-
-
 class Study(Section):
-    """A validated study. `parse_spec` and `read_spec` make one."""
+    """A validated study: from a file, from nested dictionaries like the file's, or from settings.
+
+    >>> study = Study(
+    ...     problem={"paper": "linear"}, architecture={"depth": 4}, grid={"scale": [0.3, 0.5]},
+    ...     method={"learning_rate": 0.05, "steps": 500}, repetitions=10,
+    ... )
+    >>> study.runs
+    20
+    """
 
     name: Text = "study"
     seed: Seed = 0
@@ -51,6 +56,31 @@ class Study(Section):
     # The content of `problem.file`, carried along so that a worker needs no access to the file.
     _data: Regression | Samples | None = PrivateAttr(None)
     _digest: str | None = PrivateAttr(None)
+
+    def __init__(self, spec: Any = None, /, **settings: Any) -> None:
+        source, folder = "the study", Path.cwd()
+        if isinstance(spec, str | Path):
+            spec = _file(Path(spec))
+        if isinstance(spec, _Source):
+            spec, source, folder = spec
+        try:
+            super().__init__(**{**(spec or {}), **settings})
+        except ValidationError as error:
+            raise SettingError(describe(error, source, Study)) from None
+        if self.problem.file is not None:
+            self._read(folder / self.problem.file)
+
+    def _read(self, file: Path) -> None:
+        """The content of the data file: the rows only if the networks need them."""
+        problem = self.problem
+        assert problem.target is not None
+        read = read_regression if self.linear else read_samples
+        features = None if problem.features is None else list(problem.features)
+        self._data = read(file, problem.target, features, problem.preparation())
+        with file.open("rb") as content:
+            self._digest = hashlib.file_digest(content, "sha256").hexdigest()
+        resolved = problem.model_copy(update={"file": str(file.resolve())})
+        object.__setattr__(self, "problem", resolved)
 
     @model_validator(mode="after")
     def _consistent(self) -> Study:
@@ -78,8 +108,8 @@ class Study(Section):
 
     @property
     def linear(self) -> bool:
-        """Whether the networks are linear."""
-        return self.architecture.activation == "linear"
+        """Whether the networks are linear, so that they need no rows."""
+        return self.architecture.activation == "linear" and not self.architecture.biases
 
     @property
     def runs(self) -> int:
@@ -97,8 +127,7 @@ class Study(Section):
     @property
     def data(self) -> Regression | Samples:
         """The data of `problem.file`."""
-        if self._data is None:
-            raise SettingError("the data file of this study has not been read: use read_spec")
+        assert self._data is not None
         return self._data
 
     def canonical(self) -> str:
@@ -181,11 +210,18 @@ def _check_network(study: Study) -> None:
     if network.kind == "residual":
         if network.width is not None or "width" in study.grid.names():
             raise ValueError("architecture.width must be left out for residual networks")
-        if not study.linear:
+        if network.activation != "linear":
             raise ValueError(
                 "architecture.activation must be 'linear' for residual networks, "
                 f"got {network.activation!r}"
             )
+        if network.biases:
+            raise ValueError("architecture.biases must be left out for residual networks")
+    elif network.biases and study.method.learning_rate_unit == "critical":
+        raise ValueError(
+            "method.learning_rate_unit must be 'absolute' for networks with biases: the theory "
+            "of S_min is for networks without"
+        )
     elif network.output is not None:
         raise ValueError("architecture.output is for kind = 'residual' only")
     elif init == "residual":
@@ -205,16 +241,14 @@ def _check_method(study: Study) -> None:
             or method.learning_rate_unit is not None
         ):
             raise ValueError("method.name 'flow' has no learning rate: leave it out")
-    elif method.rtol is not None:
-        raise ValueError("method.rtol is for method.name = 'flow' only")
-    takes = "momentum" in settings(method.name)
-    if takes and method.momentum is None:
-        raise ValueError(f"method.momentum is missing: method.name {method.name!r} needs it")
-    if takes and not study.linear:
-        raise ValueError(f"method.name {method.name!r} is for linear networks with one output")
-    if method.momentum is not None and not takes:
-        known = " and ".join(repr(name) for name in METHODS if "momentum" in settings(name))
-        raise ValueError(f"method.momentum is for method.name {known} only")
+    given = method.own()
+    for key in required(method.name):
+        if key not in given:
+            raise ValueError(f"method.{key} is missing: method.name {method.name!r} needs it")
+    for key in given:
+        if key not in METHODS[method.name].own:
+            known = " and ".join(repr(name) for name, kind in METHODS.items() if key in kind.own)
+            raise ValueError(f"method.{key} is for method.name {known} only")
 
 
 def step_limit(study: Study, steps: float | None) -> int:
@@ -225,49 +259,37 @@ def step_limit(study: Study, steps: float | None) -> int:
 
 def read_spec(path: str | Path) -> Study:
     """The study in a file; a data file it names is read too, relative to the spec's folder."""
-    place = Path(path)
-    try:
-        text = place.read_text(encoding="utf-8")
-    except OSError as error:
-        raise SettingError(f"{str(place)!r} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise SettingError(f"{str(place)!r} is not a text file in UTF-8") from None
-    return parse_spec(text, str(place), place.parent)
+    return Study(path)
 
 
 def parse_spec(text: str, source: str = "the spec", folder: Path | None = None) -> Study:
     """The study in a text. `source` names it in errors; data files are relative to `folder`."""
+    return Study(_parsed(text, source, folder or Path.cwd()))
+
+
+class _Source(NamedTuple):
+    """What a file or a text says, what to call it, and where its data files are."""
+
+    content: dict[str, Any]
+    name: str
+    folder: Path
+
+
+def _file(path: Path) -> _Source:
     try:
-        content = tomllib.loads(text)
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise SettingError(f"{str(path)!r} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise SettingError(f"{str(path)!r} is not a text file in UTF-8") from None
+    return _parsed(text, str(path), path.parent)
+
+
+def _parsed(text: str, source: str, folder: Path) -> _Source:
+    try:
+        return _Source(tomllib.loads(text), source, folder)
     except tomllib.TOMLDecodeError as error:
         raise SettingError(f"{source} is not valid TOML: {error}") from None
-    study = validated(content, source, Study)
-    if study.problem.file is None:
-        return study
-    return _with_data(study, (folder or Path.cwd()) / study.problem.file)
-
-
-def validated(content: Any, source: str, kind: type[AnyStudy]) -> AnyStudy:
-    """The study of this kind in plain values, or a SettingError; its data file is not read."""
-    try:
-        return kind.model_validate(content)
-    except ValidationError as error:
-        raise SettingError(describe(error, source, kind)) from None
-
-
-def _with_data(study: Study, file: Path) -> Study:
-    """The study with the content of its data file: the rows only if the networks need them."""
-    read = read_regression if study.linear else read_samples
-    assert study.problem.target is not None
-    problem = study.problem
-    features = None if problem.features is None else list(problem.features)
-    data = read(file, study.problem.target, features, problem.preparation())
-    with file.open("rb") as content:
-        digest = hashlib.file_digest(content, "sha256").hexdigest()
-    problem = problem.model_copy(update={"file": str(file.resolve())})
-    loaded = study.model_copy(update={"problem": problem})
-    loaded._data, loaded._digest = data, digest
-    return loaded
 
 
 STARTER = """\
@@ -287,12 +309,13 @@ kind = "mlp"        # or "residual"
 depth = 10          # number of layers; a list under [grid] varies it
 # width = 5         # of hidden layers; default: the number of features
 # activation = "linear"
+# biases = false
 
 [initialisation]
 name = "gaussian"   # residual, zero-layer, balanced, flattest, minimiser
 
 [method]
-name = "descent"    # or "flow"; "heavy-ball" or "nesterov" with momentum = 0.9
+name = "descent"    # or "flow", "heavy-ball", "nesterov"
 
 [grid]              # every combination of these is run
 scale = { linspace = [0.25, 0.6, 8] }

@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,7 @@ class Store:
             for path in sorted(folder.glob("[!.]*")):
                 if shard_id(path) is None:
                     say(f"{str(path)!r} is not part of this study and was left alone")
-                elif wrong := shard_files.fault(path, self.study_hash):
+                elif wrong := shard_files.deep_fault(path, self.study_hash):
                     aside = _put_aside(path)
                     say(f"{str(path)!r} {wrong}: kept as {aside.name!r}; the shard is run again")
 
@@ -158,12 +159,12 @@ class Store:
         if packed.traces is not None:
             _write(shard_path(self._traces, packed.shard_id), packed.traces)
         _write(shard_path(self._runs, packed.shard_id), packed.rows)
-        self._failure_path(packed.shard_id).unlink(missing_ok=True)
+        (self._failures / f"{packed.shard_id}.json").unlink(missing_ok=True)
 
     def write_failure(self, failure: Failure) -> None:
         """Record that a shard failed; the record goes when the shard succeeds."""
         text = json.dumps(asdict(failure), indent=2) + "\n"
-        _write(self._failure_path(failure.shard_id), text.encode())
+        _write(self._failures / f"{failure.shard_id}.json", text.encode())
 
     def failures(self) -> list[Failure]:
         """The shards that failed and have not succeeded since."""
@@ -175,14 +176,11 @@ class Store:
                 continue  # A file from elsewhere says nothing about this study.
         return found
 
-    def _failure_path(self, name: str) -> Path:
-        return self._failures / f"{name}.json"
-
     def counts(self) -> Counter[str]:
         """Finished runs by state, and how many of them ended at the edge of stability."""
         total: Counter[str] = Counter()
         for path in self._run_files():
-            total.update(shard_files.read_counts(path))
+            total.update(shard_files.count_states(shard_files.read(path, shard_files.COUNTED)))
         return total
 
     def read_rows(self) -> pa.Table:
@@ -218,12 +216,8 @@ def _write(path: Path, content: bytes) -> None:
 
 def _put_aside(path: Path) -> Path:
     """Rename to a hidden name, which tools that read the whole folder skip."""
-    number = 1
-    while True:
-        aside = path.with_name(f".{path.name}.{number}.broken")
-        if not aside.exists():
-            return path.rename(aside)
-        number += 1
+    names = (path.with_name(f".{path.name}.{number}.broken") for number in count(1))
+    return path.rename(next(aside for aside in names if not aside.exists()))
 
 
 def _refuse_other_folders(directory: Path) -> None:

@@ -16,8 +16,11 @@ import numpy as np
 from flatmin.core.arrays import Float
 from flatmin.core.checks import check_choice
 from flatmin.core.errors import SettingError
+from flatmin.core.pages import Listing, Page, Remarks, number
+from flatmin.core.shown import Shown
 from flatmin.core.statistics import mean_half_width, share_band
 from flatmin.dynamics.edge import EDGE_SHARE
+from flatmin.dynamics.endings import learned_note
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,6 +47,12 @@ class Mean:
     low: float
     high: float
     count: int
+
+    def cells(self) -> tuple[str, str]:
+        """The mean and the band, in words."""
+        if not self.count:
+            return "-", "-"
+        return f"{self.value:.3g}", f"{self.low:.3g} to {self.high:.3g}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,17 +128,75 @@ def points(
     return found
 
 
+MOST_POINTS = 60  # that an overview shows; `contents` has all
+_STATES = ("runs", "learned", "settled", "edge of stability", "diverged")
+_HEADS = ("runs", "learned", "settled", "edge", "div.", "sharpness", "95 % band", "distance")
+
+
+class Overview(Shown):
+    """What came out so far: counts, and means per point of the grid."""
+
+    counts: dict[str, int]
+    points: tuple[Point, ...]
+    learned_at: float
+
+    def contents(self) -> dict[str, Any]:
+        """A row for each point: its place, counts and means."""
+        rows = [one.place | {"counts": one.counts} | one.means for one in self.points]
+        return {"counts": self.counts, "points": rows, "learned_at": self.learned_at}
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{name.replace(' ', '_')}={n}" for name, n in self.counts.items())
+        return f"Overview(points={len(self.points)}, {counts})"
+
+    def page(self) -> Page:
+        """What `flatmin study show` prints."""
+        rows = [
+            [
+                *map(number, point.place.values()),
+                *(str(point.counts.get(state, 0)) for state in _STATES),
+                *point.means["sharpness"].cells(),
+                point.means["distance"].cells()[0],
+            ]
+            for point in self.points[:MOST_POINTS]
+        ]
+        names = [name.replace("_", " ") for name in self.points[0].place]
+        notes = [learned_note(self.learned_at)]
+        if len(self.points) > MOST_POINTS:
+            notes.append(f"{len(self.points) - MOST_POINTS} more points are not shown")
+        return [
+            Listing(("Runs", ""), [(state, str(count)) for state, count in self.counts.items()]),
+            Listing([*names, *_HEADS], rows, spare=("95 % band", "edge", "div.")),
+            Remarks("", notes),
+        ]
+
+
+def overview(table: pd.DataFrame, learned_at: float) -> Overview:
+    """A table of runs summed up."""
+    return Overview(counts=counts(table), points=tuple(points(table)), learned_at=learned_at)
+
+
 @dataclass(frozen=True, eq=False)
 class Facets:
     """Curves of y along x in panels: one for each value of an axis that is neither x nor `by`.
 
     `axis` is that axis, None if there is one panel only; `pooled` are axes over which means were
-    taken although their values differ at one point of a curve.
+    taken although their values differ at one point of a curve, with how many they are.
     """
 
+    x: str
+    y: str
+    by: str | None
     axis: str | None
     panels: tuple[tuple[str, list[Curve]], ...]
-    pooled: tuple[str, ...]
+    pooled: dict[str, int]
+
+    def note(self) -> str | None:
+        """What was pooled, if anything."""
+        if not self.pooled:
+            return None
+        axes = ", ".join(f"{name} ({count} values)" for name, count in self.pooled.items())
+        return f"pooled at every point: {axes}; name one as x or by to tell its values apart"
 
 
 MOST_PANELS = 6
@@ -147,8 +214,9 @@ def facets(table: pd.DataFrame, x: str, y: str, by: str | None = None) -> Facets
         if table[axis].nunique() <= MOST_PANELS and not _pooled(table, [*named, axis]):
             parts = table.groupby(axis, sort=True)
             panels = tuple((str(_short(key)), curves(part, x, y, by)) for key, part in parts)
-            return Facets(axis, panels, ())
-    return Facets(None, (("", whole),), tuple(left))
+            return Facets(x, y, by, axis, panels, {})
+    pooled = {name: table[name].nunique() for name in left}
+    return Facets(x, y, by, None, (("", whole),), pooled)
 
 
 def _pooled(table: pd.DataFrame, named: Sequence[str]) -> list[str]:
@@ -165,13 +233,11 @@ def _pooled(table: pd.DataFrame, named: Sequence[str]) -> list[str]:
 
 def curves(table: pd.DataFrame, x: str, y: str, by: str | None = None) -> list[Curve]:
     """Means of y along x, one curve per value of `by`."""
-    check_choice("--x", x, COORDINATES)
-    check_choice("--y", y, QUANTITIES)
-    if by is not None:
-        check_choice("--by", by, COORDINATES)
-    for option, name in (("--x", x), ("--y", y), ("--by", by)):
-        if name is not None and table[name].isna().all():
-            raise SettingError(f"{option} {name}: no run of this study has it")
+    for setting, name in (("x", x), ("y", y), ("by", by)):
+        if name is not None:
+            check_choice(setting, name, QUANTITIES if setting == "y" else COORDINATES)
+            if table[name].isna().all():
+                raise SettingError(f"{setting} {name}: no run of this study has it")
     groups: Any = [("", table)] if by is None else table.groupby(by, sort=True)
     return [_curve(str(_short(key)), part, x, y) for key, part in groups]
 

@@ -14,7 +14,7 @@ def write(tables: dict[str, Any]) -> str:
 def _lines(table: dict[str, Any], path: tuple[str, ...]) -> list[str]:
     plain, inner, repeated = {}, {}, {}
     for key, value in table.items():
-        if _tables(value):
+        if value and isinstance(value, list) and all(isinstance(one, dict) for one in value):
             repeated[key] = value
         elif isinstance(value, dict) and not path:
             inner[key] = value
@@ -27,10 +27,6 @@ def _lines(table: dict[str, Any], path: tuple[str, ...]) -> list[str]:
         for one in value:
             lines += ["", f"[[{'.'.join((*path, key))}]]", *_lines(one, (*path, key))]
     return lines
-
-
-def _tables(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(v, dict) for v in value)
 
 
 def _value(value: Any) -> str:

@@ -38,8 +38,9 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from decimal import Context, Decimal, localcontext
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,8 @@ from flatmin.core.arrays import Float
 from flatmin.core.checks import check_depth
 from flatmin.core.errors import DataError, FlatminError
 from flatmin.core.files import writing
+from flatmin.core.pages import Page, Remarks
+from flatmin.core.shown import Shown
 from flatmin.data.regression import Regression
 from flatmin.theory.minimal_sharpness import minimal_sharpness
 
@@ -64,8 +67,7 @@ _CLUSTER = 1e-8
 Long = npt.NDArray[np.longdouble]
 
 
-@dataclass(frozen=True, eq=False)
-class Certificate:
+class Certificate(Shown):
     """lower <= S_min <= upper, with the pair (t, x) that proves it; see the module.
 
     `factor` is F with Sigma = F'F, of shape rank x d; `product` is P*, of shape targets x d.
@@ -87,7 +89,27 @@ class Certificate:
 
     def verify(self) -> bool:
         """Whether both ends are proved, from the pair and the data alone; nothing is solved."""
-        return self.proves_lower() and self.proves_upper()
+        return not self._unproved
+
+    @cached_property
+    def _unproved(self) -> list[str]:
+        held = {"lower": self.proves_lower(), "upper": self.proves_upper()}
+        return [name for name, proved in held.items() if not proved]
+
+    @property
+    def verdict(self) -> str:
+        """What is proved and what is not, in one line."""
+        what = f"{self.lower!r} <= S_min <= {self.upper!r} at depth {self.depth}"
+        if self.verify():
+            return f"proved: {what} (relative width {self.width:.1e})"
+        return f"not proved, {' and '.join(self._unproved)} end: {what}"
+
+    def __str__(self) -> str:
+        return self.verdict
+
+    def page(self) -> Page:
+        """The verdict; what takes part in it is in the file."""
+        return [Remarks(self.verdict)]
 
     def proves_lower(self) -> bool:
         """Whether x proves S_min >= lower."""
@@ -148,9 +170,7 @@ class Certificate:
 
     def write(self, path: Path) -> None:
         """The certificate as JSON; the numbers come back bit by bit."""
-        content = {"format": FORMAT} | asdict(self)
-        for name in ("x", "factor", "product"):
-            content[name] = content[name].tolist()
+        content = {"format": FORMAT} | self.as_dict()
         with writing(path) as temporary:
             temporary.write_text(json.dumps(content) + "\n")
 
@@ -176,7 +196,10 @@ def certify(regression: Regression, depth: int, output_norm: float = 1.0) -> Cer
     x = vectors[:, -1]
     if depth > 1:
         x = _balanced(vectors[:, values > (1.0 - _CLUSTER) * values[-1]], t * gram - update)
-    found = Certificate(depth, float(output_norm), 1.0, 1.0, t, x, factor, product)
+    found = Certificate(
+        depth=depth, output_norm=float(output_norm), lower=1.0, upper=1.0, t=t, x=x,
+        factor=factor, product=product,
+    )  # fmt: skip
     log = found.log_lower()
     if log is None:
         raise FlatminError("no lower end was found: the product of P* and x vanishes")

@@ -15,8 +15,17 @@ Several outputs: |Qx| takes the place of |q'x|, with Q = P* Sigma^{1/2} and |p| 
 
 The second derivative of L exp(c/L) is exp(c/L) c^2 / L^3 >= 0, so S_min is a supremum of convex
 functions of L: convex, whatever the data. It falls up to the flattest depth and grows from there
-on, in the end in proportion to L. On white data S_min = 2 L |w*|^{2-2/L} |p|^{2/L}, smallest at
-L = 2 ln(|p|/|w*|) if that is above 1.
+on, in the end in proportion to L.
+
+How it moves with |w*|. Multiplying w* by r multiplies S_min(L) by r^{2-2/L}, so depth L + 1 is
+flatter than depth L exactly while |w*| is below
+
+    n_L = |w*| (S_min(L) / S_min(L+1))^{L(L+1)/2},
+
+a number of Sigma, |p| and the direction of w*. It falls with L, because S_min is convex in L for
+every |w*|; so the smaller w*, the deeper the flattest network. On white data
+S_min = 2 L |w*|^{2-2/L} |p|^{2/L} and n_L = |p| (L/(L+1))^{L(L+1)/2}: |p| times 1/2, 8/27, 0.178,
+0.107, ...; as a function of a real L it is smallest at L = 2 ln(|p|/|w*|) if that is above 1.
 """
 
 from __future__ import annotations
@@ -28,6 +37,23 @@ import numpy as np
 from flatmin.core.checks import MAX_DEPTH, check_depth
 from flatmin.data.regression import Regression
 from flatmin.theory.minimal_sharpness import check_output_norm, minimal_sharpness
+
+
+def switching_norm(regression: Regression, depth: int, output_norm: float = 1.0) -> float:
+    """n_L: below this |w*|, its direction kept, depth L + 1 is flatter than depth L.
+
+    >>> from flatmin.data.generators import whitened_samples
+    >>> white = whitened_samples(n=30, d=4, seed=0).regression()
+    >>> [round(switching_norm(white, depth), 4) for depth in (1, 2, 3)]
+    [0.5, 0.2963, 0.178]
+    """
+    depth = check_depth(depth)
+    norm = check_output_norm(regression, output_norm)
+    unit = replace(regression, w_star=regression.w_star / regression.w_star_norm)
+    # With |w*| = |p| = 1; the power of |p| in S_min(L) makes n_L proportional to it.
+    log_ratio = np.log(minimal_sharpness(unit, depth).exact)
+    log_ratio -= np.log(minimal_sharpness(unit, depth + 1).exact)
+    return norm * float(np.exp(0.5 * depth * (depth + 1) * log_ratio))
 
 
 def flattest_depth(

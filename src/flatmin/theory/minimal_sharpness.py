@@ -50,7 +50,6 @@ singular value of Q and u its right singular vector, x = u and lambda_max <= t L
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -58,6 +57,7 @@ from numpy.typing import ArrayLike
 from flatmin.core.arrays import Float
 from flatmin.core.checks import check_depth, check_positive
 from flatmin.core.errors import SettingError
+from flatmin.core.shown import Shown
 from flatmin.data.regression import Regression
 from flatmin.theory.roots import root
 
@@ -67,8 +67,7 @@ CONVENTION = "largest eigenvalue of the Hessian of the mean squared error (no fa
 _SMALLEST_DELTA = 1e-30
 
 
-@dataclass(frozen=True)
-class MinimalSharpness:
+class MinimalSharpness(Shown, eq=True):
     """S_min with its bounds; `t` is |b_1|^2 at the flattest minimiser (see the module).
 
     The bounds are the paper's for one output, and those of the module for several.
@@ -161,7 +160,7 @@ def minimal_sharpness(
         exact = 2.0 * t * largest * (1.0 + delta)
     if regression.targets > 1:
         lower, upper = _bounds_of_several(regression, depth)
-        return MinimalSharpness(lower, exact, upper, t)
+        return MinimalSharpness(lower=lower, exact=exact, upper=upper, t=t)
     return MinimalSharpness(
         lower=lower_bound(regression, depth, output_norm),
         exact=exact,

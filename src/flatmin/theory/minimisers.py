@@ -13,7 +13,7 @@ rho = t^{-1/(L-1)},
 
 and the non-zero spectrum is that of 2 (t Sigma + (L-1) rho Q'Q), r times, and of 2 rho Q'Q, once
 for each output direction outside U. Hidden layers narrower than r reach no P of rank r: what is
-called a minimiser here does not exist for them, and how flat their best points can be is not known.
+called a minimiser here does not exist for them (`narrow` has what is known of their best points).
 """
 
 from __future__ import annotations
@@ -117,13 +117,13 @@ def _several(
 
 def _product(regression: Regression, architecture: Architecture) -> tuple[Float, Float, Float]:
     """The singular value decomposition of P* that a network of this shape can reach."""
-    architecture.check_fits(regression.d, regression.targets)
+    architecture.check_fits(regression)
     u, s, v_transposed = _singular(regression)
     narrowest = min(architecture.widths)
     if narrowest < len(s):
         raise SettingError(
-            f"a minimiser needs widths of at least {len(s)}, the rank of P*, got {narrowest}; how "
-            "flat the best points of narrower networks can be is not known"
+            f"a minimiser needs widths of at least {len(s)}, the rank of P*, got {narrowest}; for "
+            "narrower networks only a lower bound of the sharpness is known"
         )
     return u, s, v_transposed
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from flatmin.core.checks import check_depth, check_positive
+from flatmin.core.errors import SettingError
+from flatmin.core.pages import Listing, Page, Remarks, number
+from flatmin.core.shown import Shown
 from flatmin.data.regression import Regression
 from flatmin.theory.flattest_depth import flattest_depth
 from flatmin.theory.minimal_sharpness import (
@@ -27,8 +29,7 @@ DEPTHS = (1, 2, 5, 10, 20, 50, 100)  # that `Prediction.plot` compares
 MANY_STEPS = 1e5  # from here on, slow descent is worth a note
 
 
-@dataclass(frozen=True)
-class Prediction:
+class Prediction(Shown):
     """S_min, the critical learning rate 2/S_min and the limit of small initialisation.
 
     The last and the paper's rate are known for one target only.
@@ -38,8 +39,8 @@ class Prediction:
     depth: int
     output_norm: float
     minimal: MinimalSharpness
-    small_init_sharpness: float | None
-    paper_rate: float | None
+    small_init_sharpness: float | None = None
+    paper_rate: float | None = None
 
     def __repr__(self) -> str:
         found = f"S_min={self.exact:.6g}, critical_rate={self.critical_rate:.6g}"
@@ -74,21 +75,10 @@ class Prediction:
         shown = sorted({*depths, self.depth})
         return depth_figure([predict(self.regression, one, self.output_norm) for one in shown])
 
-    def as_dict(self) -> dict[str, Any]:
-        """The prediction as plain numbers, ready for JSON."""
-        data = self.regression
+    def contents(self) -> dict[str, Any]:
+        """The data, the depth and everything that follows."""
         return {
-            "n": data.n,
-            "d": data.d,
-            "targets": data.targets,
-            "rank": data.rank,
-            "w_star_norm": data.w_star_norm,
-            "a": data.a if data.targets == 1 else None,
-            "smallest_eigenvalue": data.smallest_eigenvalue,
-            "largest_eigenvalue": data.largest_eigenvalue,
-            "condition_number": data.condition_number,
-            "risk_min": data.risk_min,
-            "preparation": list(data.preparation),
+            **self.regression.contents(),
             "depth": self.depth,
             "output_norm": self.output_norm,
             "minimal_sharpness": {
@@ -102,6 +92,30 @@ class Prediction:
             "ceiling": self.sentence(),
             "notes": self.notes(),
         }
+
+    def rows(self) -> list[tuple[str, str]]:
+        """The table of `page`."""
+        data, one = self.regression, self.regression.targets == 1
+        network = "output norm |p|" if one else "targets"
+        rows = [
+            *data.rows(),
+            (f"Depth L, {network}", f"{self.depth}, {self.output_norm if one else data.targets:g}"),
+            ("", ""),
+            ("S_min, lower bound", number(self.minimal.lower)),
+            ("S_min, exact", number(self.exact)),
+            ("S_min, upper bound", number(self.minimal.upper)),
+        ]
+        if self.small_init_sharpness is not None:
+            rows.append(("Limit from small initialisation", number(self.small_init_sharpness)))
+        rows += [("", ""), ("Critical learning rate 2/S_min", number(self.critical_rate))]
+        if self.paper_rate is not None:
+            rows.append(("  as the paper approximates it", number(self.paper_rate)))
+        return rows
+
+    def page(self) -> Page:
+        """What `flatmin predict --no-measure` prints."""
+        notes = [*self.regression.preparation, *self.notes()]
+        return [Listing(("Before training", ""), self.rows()), Remarks(self.sentence(), notes)]
 
     def notes(self) -> list[str]:
         """What a careful reader should know about these numbers."""
@@ -139,18 +153,53 @@ def predict(regression: Regression, depth: int, output_norm: float = 1.0) -> Pre
     >>> prediction.minimal.lower <= prediction.exact <= prediction.small_init_sharpness
     True
     """
-    depth, norm = check_depth(depth), check_positive("output norm", output_norm)
-    least = minimal_sharpness(regression, depth, norm)
-    if regression.targets > 1:
-        return Prediction(regression, depth, norm, least, None, None)
+    depth, norm = check_depth(depth), check_positive("output_norm", output_norm)
+    one = regression.targets == 1
     return Prediction(
-        regression,
-        depth,
-        norm,
-        least,
-        vanishing_scale_limit(regression, depth, norm),
-        paper_learning_rate(regression, depth, norm),
+        regression=regression,
+        depth=depth,
+        output_norm=norm,
+        minimal=minimal_sharpness(regression, depth, norm),
+        small_init_sharpness=vanishing_scale_limit(regression, depth, norm) if one else None,
+        paper_rate=paper_learning_rate(regression, depth, norm) if one else None,
     )
+
+
+def check_rate(rate: object) -> tuple[float, bool]:
+    """A learning rate as people write it, and whether it is a multiple of the critical one.
+
+    >>> check_rate(0.1), check_rate("critical"), check_rate("0.5critical")
+    ((0.1, False), (1.0, True), (0.5, True))
+    """
+    factor, multiple, rest = str(rate).partition("critical")
+    try:
+        value = float(factor or "1") if multiple and not rest else float(rate)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        value = 0.0
+    if not 0.0 < value < float("inf"):
+        raise SettingError(
+            "learning_rate must be a positive number, or a multiple of the critical one such as "
+            f"0.5critical, got {rate!r}"
+        )
+    return value, bool(multiple)
+
+
+def resolve_rate(
+    rate: float | str,
+    regression: Regression,
+    depth: int,
+    output_norm: float = 1.0,
+    reach: float = 2.0,
+) -> float:
+    """A learning rate as a number; see `check_rate`.
+
+    The critical rate is the one at which a method's edge is S_min: `reach`/S_min, where `reach` is
+    2 without momentum.
+    """
+    value, multiple = check_rate(rate)
+    if not multiple:
+        return value
+    return value * reach / minimal_sharpness(regression, depth, output_norm).exact
 
 
 def flattest_of(predictions: Sequence[Prediction]) -> Prediction | None:

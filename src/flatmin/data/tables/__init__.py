@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,24 +21,25 @@ from flatmin.data.tables.arrays import array_table, numbers
 from flatmin.data.tables.frame import frame_table
 from flatmin.data.tables.npz import named_arrays_table, npz_table
 from flatmin.data.tables.parquet import parquet_table
-from flatmin.data.tables.table import Names, PathLike, Reading, Table
+from flatmin.data.tables.table import PathLike, Reading, Table
 from flatmin.data.tables.text import text_table
 
 Source = PathLike | Mapping[str, npt.ArrayLike] | npt.ArrayLike
 SUFFIXES = (".csv", ".tsv", ".tab", ".parquet", ".pq", ".npz")
 
 
-def table_of(source: Any, target: Any, features: Names | None, reading: Reading) -> Table:
+def table_of(source: Any, reading: Reading) -> Table:
     """The table in whatever was given: a path; a frame or a dictionary of arrays, and names of
-    targets; or X and y, arrays or frames."""
+    targets; or X and y (as the target), arrays or frames."""
     if isinstance(source, str | os.PathLike):
-        return open_table(source, target, features, reading)
+        return open_table(source, reading)
+    target: Any = reading.target
     named = isinstance(target, str) or (
         isinstance(target, list | tuple) and all(isinstance(name, str) for name in target)
     )
     is_frame = hasattr(source, "columns") and hasattr(source, "iloc")
     if is_frame and named:
-        return frame_table(source, target, features, reading)
+        return frame_table(source, reading)
     if is_frame:
         columns = _columns_of(target)
         for name, values in columns.items():
@@ -45,18 +47,17 @@ def table_of(source: Any, target: Any, features: Names | None, reading: Reading)
                 raise DataError(f"X has {len(source)} rows and y has {len(values)}")
             if name in map(str, source.columns):
                 raise DataError(f"the name of y, {name!r}, is also that of a column of X")
-        return frame_table(source.assign(**columns), list(columns), features, reading)
+        return frame_table(source.assign(**columns), replace(reading, target=list(columns)))
     if isinstance(source, Mapping):
         if not named:
             raise DataError("target must be the name of an array in the dictionary, or several")
         arrays = {str(name): _plain(values) for name, values in source.items()}
-        return named_arrays_table("the dictionary", arrays, target, features, reading)
+        return named_arrays_table("the dictionary", arrays, reading)
     if named:
         raise DataError(
             f"the target {target!r} is a name, but columns of an array have none; expected y itself"
         )
-    chosen = [features] if isinstance(features, str) else features
-    return array_table(source, target, chosen, None, reading)
+    return array_table(source, target, replace(reading, target=()))
 
 
 def _columns_of(y: Any) -> dict[str, Any]:
@@ -77,12 +78,7 @@ def _plain(values: Any) -> Any:
     return array
 
 
-def open_table(
-    path: PathLike,
-    target: Names,
-    features: Names | None = None,
-    reading: Reading | None = None,
-) -> Table:
+def open_table(path: PathLike, reading: Reading) -> Table:
     """The table in a file, by its suffix; only the chosen columns are converted to numbers."""
     file = Path(path)
     kind = file.suffix.lower()
@@ -101,7 +97,7 @@ def open_table(
     except OSError as error:
         raise DataError(f"{file}: cannot be read ({error.strerror or error})") from None
     if kind == ".npz":
-        return npz_table(file, target, features, reading)
+        return npz_table(file, reading)
     if kind in (".parquet", ".pq"):
-        return parquet_table(file, target, features, reading)
-    return text_table(file, "," if kind == ".csv" else "\t", target, features, reading)
+        return parquet_table(file, reading)
+    return text_table(file, "," if kind == ".csv" else "\t", reading)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from flatmin.core.arrays import Float
 from flatmin.core.errors import DataError
 from flatmin.data.tables.table import (
     ROWS,
+    Choice,
     Names,
     Reading,
     Table,
@@ -42,15 +44,16 @@ def check_shapes(X: npt.NDArray[Any], y: npt.NDArray[Any]) -> None:
 
 
 def column_names(
-    pair: tuple[Float, Float], features: Sequence[str] | None, target: Names | None
+    pair: tuple[Float, Float], features: Names | None, target: Names | None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Names for the columns of X and y: those given, or x0 ... and y (y0 ... if several)."""
     check_shapes(*pair)
     d, m = pair[0].shape[1], pair[1].shape[1] if pair[1].ndim == 2 else 1
     if target is None:
         target = "y" if m == 1 else [f"y{k}" for k in range(m)]
-    chosen = tuple(f"x{j}" for j in range(d)) if features is None else tuple(features)
-    wanted = (target,) if isinstance(target, str) else tuple(target)
+    if features is None:
+        features = [f"x{j}" for j in range(d)]
+    chosen, wanted = ((x,) if isinstance(x, str) else tuple(x) for x in (features, target))
     for argument, given, count in (("features", chosen, d), ("target", wanted, m)):
         if len(given) != count:
             raise DataError(f"{argument} has {len(given)} names; expected {count}, one per column")
@@ -59,46 +62,38 @@ def column_names(
     return chosen, wanted
 
 
-def array_table(
-    X: npt.ArrayLike,
-    y: npt.ArrayLike,
-    features: Sequence[str] | None,
-    target: Names | None,
-    reading: Reading,
-) -> Table:
-    """Arrays as a table; their columns are numbers, which may stand for categories."""
+def array_table(X: npt.ArrayLike, y: npt.ArrayLike, reading: Reading) -> Table:
+    """Arrays as a table; their columns are numbers, which may stand for categories.
+
+    `reading` names the features and targets; without names (or targets) they are numbered.
+    """
     pair = inputs, outputs = numbers("X", X), numbers("y", y)
-    check_shapes(*pair)
-    names = column_names(pair, features, target)
-    choice = choose_columns("the arrays", [*names[0], *names[1]], names[1], names[0], reading)
-    labels = choice.labels("the arrays")
-    place = {name: j for j, name in enumerate((*names[0], *names[1]))}
-    order = [place[name] for name in choice.names]
+    names = column_names(pair, reading.features, reading.target or None)
+    reading = replace(reading, target=names[1], features=names[0])
+    choice = choose_columns("the arrays", [*names[0], *names[1]], reading)
 
     def rows() -> Iterator[Float]:
         starts = range(0, max(1, len(inputs)), ROWS)
         pieces = ((inputs[i : i + ROWS], outputs[i : i + ROWS]) for i in starts)
-        for block in join(pieces, names, "the arrays", reading.missing, order):
+        for block in join(pieces, names, choice):
             for j, name in enumerate(choice.features):
-                if name in labels:
-                    block[:, j] = from_numbers(block[:, j], labels[name])
+                if name in choice.labels:
+                    block[:, j] = from_numbers(block[:, j], choice.labels[name])
             yield block
 
-    return Table("the arrays", choice, rows, labels)
+    return Table("the arrays", choice, rows)
 
 
 def join(
     pairs: Iterable[tuple[Float, Float]],
     names: tuple[tuple[str, ...], tuple[str, ...]],
-    source: str,
-    missing: bool = False,
-    order: Sequence[int] | None = None,
+    choice: Choice,
 ) -> Iterator[Float]:
-    """The blocks [X Y] of pairs (X, y), or the columns `order` of them, checked."""
+    """The chosen columns of the blocks [X Y] of pairs (X, y), checked."""
     d, m = map(len, names)
-    labels = [*names[0], *names[1]]
-    place = list(range(d + m)) if order is None else list(order)
-    chosen = [labels[j] for j in place]
+    known = (*names[0], *names[1])
+    places = {name: j for j, name in enumerate(known)}
+    order = [places[name] for name in choice.names]
     row = 0
     for X, y in pairs:
         check_shapes(X, y)
@@ -108,8 +103,8 @@ def join(
                 f"the block at row {row} has shapes {X.shape} and {y.shape}; "
                 f"expected {d} features and {m} target(s), as in the first block"
             )
-        if place != list(range(d + m)):
-            block = block[:, place]
-        check_values(block, chosen, row, source, missing)
+        if known != choice.names:
+            block = block[:, order]
+        check_values(block, choice.names, row, "the arrays", choice.missing)
         row += len(block)
         yield block

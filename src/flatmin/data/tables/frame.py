@@ -9,33 +9,20 @@ import numpy as np
 
 from flatmin.core.arrays import Float
 from flatmin.core.errors import DataError
-from flatmin.data.tables.table import (
-    ROWS,
-    TEXT_HINT,
-    Names,
-    Reading,
-    Table,
-    checked,
-    choose_columns,
-)
+from flatmin.data.tables.table import ROWS, TEXT_HINT, Reading, Table, checked, choose_columns
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-def frame_table(
-    frame: pd.DataFrame,
-    target: Names,
-    features: Names | None = None,
-    reading: Reading | None = None,
-) -> Table:
+def frame_table(frame: pd.DataFrame, reading: Reading) -> Table:
     """The table in a pandas frame; its columns are known by the text of their labels."""
     from pandas import factorize
     from pandas.api.types import is_complex_dtype, is_numeric_dtype
 
     names = [str(label) for label in frame.columns]
-    choice = choose_columns("the frame", names, target, features, reading)
-    labels = choice.labels("the frame")
+    choice = choose_columns("the frame", names, reading)
+    labels = choice.labels
     place = {name: j for j, name in enumerate(names)}
     columns = {name: frame.iloc[:, place[name]] for name in choice.names}
     for name, column in columns.items():
@@ -56,4 +43,4 @@ def frame_table(
         for start in range(0, len(frame), ROWS):
             yield np.column_stack([numbers_of(name, start) for name in choice.names])
 
-    return checked("the frame", choice, blocks, labels, reading)
+    return checked("the frame", choice, blocks)

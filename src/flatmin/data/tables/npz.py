@@ -16,7 +16,6 @@ from flatmin.core.errors import DataError
 from flatmin.data.tables.table import (
     ROWS,
     TEXT_HINT,
-    Names,
     Reading,
     Table,
     checked,
@@ -26,19 +25,13 @@ from flatmin.data.tables.table import (
 )
 
 
-def npz_table(
-    path: Path, target: Names, features: Names | None, reading: Reading | None = None
-) -> Table:
+def npz_table(path: Path, reading: Reading) -> Table:
     """The table in an NPZ archive."""
-    return named_arrays_table(str(path), _load_npz(path), target, features, reading)
+    return named_arrays_table(str(path), _load_npz(path), reading)
 
 
 def named_arrays_table(
-    source: str,
-    arrays: Mapping[str, npt.NDArray[Any]],
-    target: Names,
-    features: Names | None,
-    reading: Reading | None = None,
+    source: str, arrays: Mapping[str, npt.NDArray[Any]], reading: Reading
 ) -> Table:
     """Arrays of one axis are columns; an array X of shape (n, k) is the columns X0 ... X{k-1}."""
     columns: list[tuple[str, npt.NDArray[Any]]] = []
@@ -49,9 +42,8 @@ def named_arrays_table(
             columns.extend(zip(groups[name], array.T, strict=True))
         else:
             columns.append((name, array))
-    names = [c[0] for c in columns]
-    choice = choose_columns(source, names, target, features, reading, groups)
-    labels = choice.labels(source)
+    choice = choose_columns(source, [name for name, _ in columns], reading, groups)
+    labels = choice.labels
     by_name, first = dict(columns), choice.targets[0]
     length = len(by_name[first]) if by_name[first].ndim else 0
     for name in (*choice.targets, *choice.features):
@@ -72,7 +64,7 @@ def named_arrays_table(
                 [from_numbers(by_name[name][part], labels.get(name)) for name in choice.names]
             )
 
-    return checked(source, choice, blocks, labels, reading)
+    return checked(source, choice, blocks)
 
 
 def _load_npz(path: Path) -> dict[str, npt.NDArray[Any]]:

@@ -11,7 +11,6 @@ from flatmin.core.errors import DataError
 from flatmin.data.tables.table import (
     ROWS,
     TEXT_HINT,
-    Names,
     Reading,
     Table,
     checked,
@@ -22,9 +21,7 @@ from flatmin.data.tables.table import (
 )
 
 
-def parquet_table(
-    path: Path, target: Names, features: Names | None, reading: Reading | None = None
-) -> Table:
+def parquet_table(path: Path, reading: Reading) -> Table:
     pa, pq = pyarrow_part("parquet")
     try:
         file = pq.ParquetFile(path, buffer_size=1 << 18, pre_buffer=False)
@@ -32,8 +29,8 @@ def parquet_table(
         raise DataError(f"{path}: not a readable Parquet file ({one_line(error)})") from None
     schema = file.schema_arrow
     names = [name for name in schema.names if not re.fullmatch(r"__index_level_\d+__", name)]
-    choice = choose_columns(str(path), names, target, features, reading)
-    labels = choice.labels(str(path))
+    choice = choose_columns(str(path), names, reading)
+    labels = choice.labels
     for name in choice.names:
         kind = schema.field(name).type
         tests = (pa.types.is_floating, pa.types.is_integer, pa.types.is_boolean)
@@ -52,4 +49,4 @@ def parquet_table(
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"{path}: not a readable Parquet file ({one_line(error)})") from None
 
-    return checked(str(path), choice, blocks, labels, reading)
+    return checked(str(path), choice, blocks)

@@ -32,9 +32,11 @@ TEXT_HINT = "--one-hot makes columns of it, --drop leaves it out"
 
 @dataclass(frozen=True)
 class Reading:
-    """How a source is read: columns to leave out, columns of categories, and whether a value may
-    be missing (it is then nan)."""
+    """How a source is read: targets, features (None: all the others), columns to leave out, columns
+    of categories, and whether a value may be missing (it is then nan)."""
 
+    target: Names
+    features: Names | None = None
     drop: Names = ()
     one_hot: Names = ()
     missing: bool = False
@@ -42,11 +44,12 @@ class Reading:
 
 @dataclass(frozen=True)
 class Choice:
-    """The columns chosen of a source; `one_hot` are those of the features that hold categories."""
+    """The columns chosen of a source; those of the features that hold categories have `labels`."""
 
     features: tuple[str, ...]
     targets: tuple[str, ...]
-    one_hot: tuple[str, ...] = ()
+    labels: Mapping[str, Labels] = field(default_factory=dict)
+    missing: bool = False  # whether a value may be missing
     dropped: tuple[str, ...] = ()
     selected: int = 0  # features asked for, before any is dropped
     available: int = 0  # columns that could be features
@@ -55,10 +58,6 @@ class Choice:
     def names(self) -> tuple[str, ...]:
         """Features, then targets."""
         return (*self.features, *self.targets)
-
-    def labels(self, source: str) -> dict[str, Labels]:
-        """Categories not yet seen, for each column that has them."""
-        return {name: Labels(source, name) for name in self.one_hot}
 
 
 @dataclass(frozen=True)
@@ -69,28 +68,23 @@ class Table:
     source: str
     choice: Choice
     rows: Callable[[], Iterator[Float]]
-    labels: Mapping[str, Labels] = field(default_factory=dict)
 
 
 def choose_columns(
     source: str,
     names: Sequence[str],
-    target: Names,
-    features: Names | None,
-    reading: Reading | None = None,
+    reading: Reading,
     groups: Mapping[str, Sequence[str]] | None = None,
 ) -> Choice:
     """The feature columns and the target columns.
 
     A name in `groups` stands for several columns, and so does a list with commas that is not the
-    name of a column itself (targets are named one by one). Without `features`, every column that
-    is not a target is a feature.
+    name of a column itself (targets are named one by one).
 
-    >>> choice = choose_columns("data.csv", ["a", "b", "c", "y"], "y", None, Reading(drop="a,c"))
+    >>> choice = choose_columns("data.csv", ["a", "b", "c", "y"], Reading("y", drop="a,c"))
     >>> choice.features, choice.targets
     (('b',), ('y',))
     """
-    reading = reading or Reading()
     known = [name for name in names if name]
     present = set(known)
     if len(present) < len(known):
@@ -121,7 +115,7 @@ def choose_columns(
             raise DataError(f"{source}: the {argument} {name!r} is given twice")
         return tuple(found)
 
-    wanted = expand("target", target)
+    wanted = expand("target", reading.target)
     if not wanted:
         raise DataError(f"{source}: no target given; expected the name of a column")
     dropped, one_hot = expand("drop", reading.drop), expand("one-hot", reading.one_hot)
@@ -133,7 +127,7 @@ def choose_columns(
                 f"{source}: the target {name!r} cannot be one-hot; that is for features"
             )
     available = [name for name in known if name not in wanted]
-    if features is None:
+    if reading.features is None:
         chosen: Sequence[str] = available
         if "" in names:
             raise DataError(
@@ -141,7 +135,7 @@ def choose_columns(
                 "name it or list the features to use"
             )
     else:
-        chosen = expand("feature", features)
+        chosen = expand("feature", reading.features)
         for name in wanted:
             if name in chosen:
                 raise DataError(f"{source}: the target {name!r} is also among the features")
@@ -152,7 +146,8 @@ def choose_columns(
     for name in one_hot:
         if name not in kept:
             raise DataError(f"{source}: the column {name!r} (one-hot) is not among the features")
-    return Choice(kept, wanted, one_hot, dropped, len(chosen), len(available))
+    labels = {name: Labels(source, name) for name in one_hot}
+    return Choice(kept, wanted, labels, reading.missing, dropped, len(chosen), len(available))
 
 
 def check_values(
@@ -182,24 +177,17 @@ def complaint(value: float) -> str:
     return f"{value}; every value must be a finite number{hint}"
 
 
-def checked(
-    source: str,
-    choice: Choice,
-    rows: Callable[[], Iterable[Float]],
-    labels: Mapping[str, Labels],
-    reading: Reading | None,
-) -> Table:
+def checked(source: str, choice: Choice, rows: Callable[[], Iterable[Float]]) -> Table:
     """A table whose blocks are checked as they pass."""
-    missing = reading is not None and reading.missing
 
     def passing() -> Iterator[Float]:
         row = 0
         for block in rows():
-            check_values(block, choice.names, row, source, missing)
+            check_values(block, choice.names, row, source, choice.missing)
             row += len(block)
             yield block
 
-    return Table(source, choice, passing, labels)
+    return Table(source, choice, passing)
 
 
 def pyarrow_part(part: str) -> tuple[Any, Any]:

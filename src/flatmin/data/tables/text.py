@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from flatmin.core.arrays import Float
 from flatmin.core.errors import DataError
-from flatmin.data.tables.labels import MISSING, Labels
+from flatmin.data.tables.labels import MISSING
 from flatmin.data.tables.table import (
     LARGEST,
     MISSING_HINT,
     TEXT_HINT,
-    Names,
+    Choice,
     Reading,
     Table,
     acceptable,
@@ -43,27 +43,16 @@ class _Text:
     header_lines: int
     logical: frozenset[int]
     width: int  # bytes in a row, a generous guess from the first two
-    missing: bool = False  # whether a value may be missing
-    labels: Mapping[str, Labels] = field(default_factory=dict)
+    choice: Choice
+    columns: tuple[int, ...]  # the places of the chosen ones
 
 
-def text_table(
-    path: Path,
-    delimiter: str,
-    target: Names,
-    features: Names | None,
-    reading: Reading | None = None,
-) -> Table:
-    text = _read_header(path, delimiter)
-    choice = choose_columns(str(path), text.names, target, features, reading)
-    labels = choice.labels(str(path))
-    text = replace(text, missing=reading is not None and reading.missing, labels=labels)
-    place = {name: j for j, name in enumerate(text.names)}
-    columns = [place[name] for name in choice.names]
-    return Table(str(path), choice, lambda: _text_blocks(text, columns), labels)
+def text_table(path: Path, delimiter: str, reading: Reading) -> Table:
+    text = _read_header(path, delimiter, reading)
+    return Table(str(path), text.choice, lambda: _text_blocks(text))
 
 
-def _read_header(path: Path, delimiter: str) -> _Text:
+def _read_header(path: Path, delimiter: str, reading: Reading) -> _Text:
     with open(path, encoding="utf-8-sig", newline="") as stream:
         reader = csv.reader(stream, delimiter=delimiter)
         rows = (row for row in reader if not _blank(row))
@@ -94,7 +83,10 @@ def _read_header(path: Path, delimiter: str) -> _Text:
         raise DataError(f"{path}: no rows below the header")
     logical = frozenset(j for j, cell in enumerate(values) if cell in TRUE + FALSE)
     width = 4 * max(sum(map(len, row)) + 3 * len(row) for row in (names, first))
-    return _Text(path, delimiter, names, lines, logical, width)
+    choice = choose_columns(str(path), names, reading)
+    place = {name: j for j, name in enumerate(names)}
+    columns = tuple(place[name] for name in choice.names)
+    return _Text(path, delimiter, names, lines, logical, width, choice, columns)
 
 
 def _first_values(first: list[str] | None, rows: Iterator[list[str]]) -> list[str]:
@@ -111,20 +103,20 @@ def _first_values(first: list[str] | None, rows: Iterator[list[str]]) -> list[st
     return values
 
 
-def _text_blocks(text: _Text, columns: Sequence[int]) -> Iterator[Float]:
+def _text_blocks(text: _Text) -> Iterator[Float]:
     """Blocks of the chosen columns, parsed by pyarrow a quarter of a megabyte at a time."""
     pa, pc = pyarrow_part("csv")
-    labels = [f"c{j}" for j in range(len(text.names))]
-    types = {labels[j]: pa.bool_() if j in text.logical else pa.float64() for j in columns}
-    as_text = [j for j in columns if text.missing or text.names[j] in text.labels]
-    types |= {labels[j]: pa.string() for j in as_text}
-    names = [text.names[j] for j in columns]
+    choice = text.choice
+    types = {f"c{j}": pa.bool_() if j in text.logical else pa.float64() for j in text.columns}
+    for name, j in zip(choice.names, text.columns, strict=True):
+        if choice.missing or name in choice.labels:
+            types[f"c{j}"] = pa.string()
     try:
         reader = pc.open_csv(
             text.path,
             read_options=pc.ReadOptions(
                 block_size=min(max(1 << 18, 8 * text.width), 1 << 30),
-                column_names=labels,
+                column_names=[f"c{j}" for j in range(len(text.names))],
                 skip_rows=text.header_lines,
             ),
             parse_options=pc.ParseOptions(
@@ -133,7 +125,7 @@ def _text_blocks(text: _Text, columns: Sequence[int]) -> Iterator[Float]:
                 invalid_row_handler=lambda row: "error" if row.text.strip() else "skip",
             ),
             convert_options=pc.ConvertOptions(
-                include_columns=[labels[j] for j in columns],
+                include_columns=list(types),
                 column_types=types,
                 null_values=[],
                 strings_can_be_null=False,
@@ -142,27 +134,26 @@ def _text_blocks(text: _Text, columns: Sequence[int]) -> Iterator[Float]:
             ),
         )
         for batch in reader:
-            if text.missing:
-                batch = _with_gaps(batch, text, columns)
-            block = from_arrow(batch, names, text.labels)
-            if not acceptable(block, text.missing):
+            if choice.missing:
+                batch = _with_gaps(batch, text)
+            block = from_arrow(batch, choice.names, choice.labels)
+            if not acceptable(block, choice.missing):
                 raise pa.ArrowInvalid("a value is not a finite number or its square overflows")
             yield block
     except (pa.ArrowException, OSError) as error:
-        raise _explain(text, columns, one_line(error)) from None
+        raise _explain(text, one_line(error)) from None
 
 
-def _with_gaps(batch: Any, text: _Text, columns: Sequence[int]) -> Any:
+def _with_gaps(batch: Any, text: _Text) -> Any:
     """A batch of text as numbers, null where a value is missing; categories stay text.
 
     (pyarrow's own reading of missing values takes no spaces around them.)
     """
     pa, pc = pyarrow_part("compute")
-    missing, true = pa.array(NO_NUMBER), pa.array([*TRUE, "1"])
-    false = pa.array([*FALSE, "0"])
+    missing, true, false = map(pa.array, (NO_NUMBER, [*TRUE, "1"], [*FALSE, "0"]))
     converted = []
-    for column, j in zip(batch.columns, columns, strict=True):
-        if text.names[j] not in text.labels:
+    for column, j in zip(batch.columns, text.columns, strict=True):
+        if text.names[j] not in text.choice.labels:
             column = pc.utf8_trim_whitespace(column)
             column = pc.if_else(pc.is_in(column, missing), pa.scalar(None, pa.string()), column)
             if j in text.logical:
@@ -172,10 +163,10 @@ def _with_gaps(batch: Any, text: _Text, columns: Sequence[int]) -> Any:
                 column = pc.if_else(pc.is_null(column), None, pc.is_in(column, true))
             column = column.cast(pa.float64())
         converted.append(column)
-    return pa.record_batch(converted, names=[str(j) for j in columns])
+    return pa.record_batch(converted, names=batch.schema.names)
 
 
-def _explain(text: _Text, columns: Sequence[int], fallback: str) -> DataError:
+def _explain(text: _Text, fallback: str) -> DataError:
     """The first thing wrong in a text table, found cell by cell; slow, run only on failure."""
     line = 0
     with open(text.path, encoding="utf-8-sig", newline="") as stream:
@@ -184,7 +175,7 @@ def _explain(text: _Text, columns: Sequence[int], fallback: str) -> DataError:
             for row in reader:
                 begins, line = line + 1, reader.line_num
                 if line > text.header_lines and not _blank(row):
-                    problem = _row_problem(text, columns, row)
+                    problem = _row_problem(text, row)
                     if problem:
                         return DataError(f"{text.path}: line {begins}{problem}")
         except UnicodeDecodeError as error:
@@ -197,14 +188,14 @@ def _explain(text: _Text, columns: Sequence[int], fallback: str) -> DataError:
     return DataError(f"{text.path}: cannot be read ({fallback})")
 
 
-def _row_problem(text: _Text, columns: Sequence[int], row: Sequence[str]) -> str | None:
+def _row_problem(text: _Text, row: Sequence[str]) -> str | None:
     if len(row) != len(text.names):
         return f": expected {len(text.names)} values, got {len(row)}"
-    for j in columns:
+    for j in text.columns:
         cell = row[j].strip()
         where = f", column {text.names[j]!r}: "
-        categories = text.names[j] in text.labels
-        if text.missing and cell in (MISSING if categories else NO_NUMBER):
+        categories = text.names[j] in text.choice.labels
+        if text.choice.missing and cell in (MISSING if categories else NO_NUMBER):
             continue
         if not cell or (categories and cell in MISSING):
             shown = f" ({cell})" if cell else ""

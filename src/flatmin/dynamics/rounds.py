@@ -1,0 +1,206 @@
+"""The engine of descent: runs in blocks of lanes, in rounds, with or without a trace.
+
+All runs still going are packed into blocks of lanes, sorted by the steps they have left; a round
+advances them by a number of steps that grows from round to round; then runs that ended are taken
+out and the rest is packed again. So a run that diverged early costs nothing afterwards. Within a
+round each block is one job for a thread, cut into slices short enough that progress can be shown
+and Ctrl-C answered. Neither rounds, blocks, threads nor slices change a run's bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Event, Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flatmin.core.arrays import Float, Whole, Yes
+from flatmin.core.memory import check_memory
+from flatmin.core.threads import over_each
+from flatmin.dynamics.backends import Backend, Packed
+from flatmin.dynamics.measures import LAYER_MEASURES, Task
+from flatmin.dynamics.recording import Recording, Trace
+from flatmin.lanes.sharpness import start_vector
+from flatmin.lanes.traced_descent import COLUMNS, SHARPNESS_COLUMNS
+from flatmin.network.architecture import Architecture
+from flatmin.network.ensemble import laid_out, lane_count
+
+Progress = Callable[[int], None]
+
+_ROUNDS = (256, 1024, 4096, 16384)
+# Flops a slice may take: about a tenth of a second.
+_SLICE_FLOPS = 1e9
+
+
+class Rounds:
+    """The state of all runs between rounds, one row per network.
+
+    `state` holds the weights and, after them, what the method's rule keeps beside them.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        task: Task,
+        architecture: Architecture,
+        state: Float,
+        rates: Float,
+        budget: Float,
+        recording: Recording | None,
+    ) -> None:
+        self._backend, self._task, self._architecture = backend, task, architecture
+        self.state: NDArray[Any] = state.astype(backend.kind)
+        unknown = np.full((3, len(state)), np.nan)
+        self._numbers = np.vstack([rates, budget, unknown])
+        """Rate, steps left, excess risk, squared gradient and distance."""
+        self._budget, self._taken = budget, 0
+        self._recording, self._vectors = recording, np.empty((len(state), 0))
+        self.trace = None if recording is None else self._blank_trace(recording)
+
+    @property
+    def left(self) -> Float:
+        """Steps that each run has left."""
+        return np.asarray(self._numbers[1])
+
+    @property
+    def measured(self) -> Float:
+        """Excess risk, squared gradient and distance at the last weights, `[3, network]`."""
+        return self._numbers[2:]
+
+    @property
+    def _going(self) -> Yes:
+        return np.asarray((self._numbers[0] > 0.0) & (self.left > 0.0))
+
+    def _blank_trace(self, recording: Recording) -> Trace:
+        count = len(self.state)
+        records = 1 + int(self._budget.max()) // recording.every
+        if "sharpness" in recording.quantities:
+            self._vectors = np.tile(start_vector(self._backend.range_dimension), (count, 1))
+        shapes: dict[str, tuple[int, ...]] = {name: (records, count) for name in recording.columns}
+        for name in recording.layers:
+            shapes[name] = (records, count, LAYER_MEASURES[name].size(self._architecture.depth))
+        numbers = sum(float(np.prod(shape)) for shape in shapes.values())
+        check_memory(
+            f"a trace of {records} records of {count} networks", 8 * numbers + 32 * self.state.size
+        )
+        self._initial = self._weights(self.state)
+        values = {name: np.full(shape, np.nan) for name, shape in shapes.items()}
+        return Trace(np.arange(records, dtype=np.int64) * recording.every, values)
+
+    def _weights(self, state: NDArray[Any]) -> list[Float]:
+        """W_k of each network, from its state."""
+        parameters = self._architecture.parameters
+        return self._architecture.matrices(state[:, :parameters].astype(float))
+
+    def finish(self, threads: int, progress: Progress | None) -> None:
+        """Rounds until every run has ended."""
+        if self._recording is not None:
+            packed = self._pack(threads)
+            for block in range(len(packed.weights)):
+                rows = self._backend.trace(packed, block, 0, 0, 1, 0, self._recording)
+                self._keep(packed, block, 0, rows)
+            self._unpack(packed)
+        rounds = iter(_ROUNDS)
+        length = next(rounds)
+        while self._going.any():
+            self._round(length, threads, progress)
+            length = next(rounds, length)
+        if progress is not None:
+            # Steps that early ends have saved count as done.
+            progress(int(self.left.sum()))
+
+    def _round(self, length: int, threads: int, progress: Progress | None) -> None:
+        """Advance every run still going by `length` steps, rounded up to whole records."""
+        if self._recording is not None:
+            length = -(-length // self._recording.every) * self._recording.every
+        packed = self._pack(threads)
+        blocks, _, lanes = packed.weights.shape
+        lock, most = Lock(), self._slice_steps(lanes)
+
+        def work(block: int, cancelled: Event) -> None:
+            done = 0
+            while done < length and not cancelled.is_set():
+                before = packed.left[block].sum()
+                done += self._advance(packed, block, self._taken + done, min(most, length - done))
+                if progress is not None:
+                    with lock:
+                        progress(int(before - packed.left[block].sum()))
+                if not np.any((packed.rate[block] > 0) & (packed.left[block] > 0)):
+                    break
+
+        over_each(work, blocks, threads)
+        self._unpack(packed)
+        self._taken += length
+
+    def _slice_steps(self, lanes: int) -> int:
+        """Steps that a slice may take."""
+        cost = self._backend.step_flops * lanes
+        if self._vectors.size and self._recording is not None:
+            often = min(self._recording.sharpness_steps, self._recording.every)
+            cost *= 1 + 10 * often / self._recording.every  # a sharpness costs about ten steps
+        return max(1, int(_SLICE_FLOPS / cost))
+
+    def _advance(self, packed: Packed, block: int, begin: int, most: int) -> int:
+        """At most so many steps of one block, with the records among them; how many it took."""
+        recording = self._recording
+        if recording is None:
+            self._backend.advance(packed, block, begin, most)
+            return most
+        every = recording.every
+        missing = every - begin % every
+        # The steps at which sharpness is measured are not cut.
+        before = missing - min(recording.sharpness_steps, every)
+        if most < missing and before > 0:
+            steps = min(most, before)
+            self._backend.advance(packed, block, begin, steps)
+            return steps
+        # The rest of a record that was begun, one record with its layers, or many in one go.
+        single = missing < every or bool(recording.layers)
+        steps, records = (missing, 1) if single else (every, max(1, most // every))
+        number = begin // every + 1
+        rows = self._backend.trace(packed, block, begin, steps, records, number, recording)
+        self._keep(packed, block, number, rows)
+        return steps * records
+
+    def _keep(self, packed: Packed, block: int, first: int, rows: Float) -> None:
+        """Put a block's records `[record, quantity, lane]` where they belong."""
+        assert self.trace is not None
+        assert self._recording is not None
+        values, lanes = self.trace.values, rows.shape[2]
+        members = packed.members[block * lanes : (block + 1) * lanes]
+        where = slice(first, min(first + rows.shape[0], len(self.trace.step)))
+        rows = rows[: where.stop - where.start, :, : len(members)]
+        for column, name in enumerate((*COLUMNS, *SHARPNESS_COLUMNS)[: rows.shape[1]]):
+            if name in values:
+                row = rows[:, column]
+                values[name][where, members] = np.sqrt(row) if "gradient" in name else row
+        alive = ~np.isnan(rows[0, 0]) if len(rows) else np.zeros(len(members), dtype=bool)
+        if self._recording.layers and alive.any():
+            some = members[alive]
+            layers = self._weights(packed.weights[block].T[: len(members)][alive])
+            initial = [w[some] for w in self._initial]
+            for name in self._recording.layers:
+                values[name][first, some] = LAYER_MEASURES[name](layers, initial, self._task)
+
+    def _pack(self, threads: int) -> Packed:
+        """Runs still going, sorted by steps left so that the lanes of a block end together."""
+        going = np.flatnonzero(self._going)
+        members: Whole = going[np.argsort(self.left[going], kind="stable")]
+        # Enough blocks for every thread.
+        lanes = lane_count(self.state.shape[1], -(-len(members) // threads))
+        weights, kind = laid_out(self.state[members], lanes), self._backend.kind
+        numbers = np.zeros((len(self._numbers), len(weights) * lanes), dtype=kind)
+        numbers[:, : len(members)] = self._numbers[:, members]
+        extremes = np.full((len(weights), 6 if self._recording else 0, lanes), np.inf, kind)
+        extremes[:, 1::2] = -np.inf
+        vectors = laid_out(self._vectors[members], lanes)
+        return Packed(members, weights, numbers.reshape(-1, len(weights), lanes), extremes, vectors)
+
+    def _unpack(self, packed: Packed) -> None:
+        members, count = packed.members, len(packed.members)
+        for mine, theirs in ((self.state, packed.weights), (self._vectors, packed.vectors)):
+            blocks, numbers, lanes = theirs.shape
+            mine[members] = theirs.transpose(0, 2, 1).reshape(blocks * lanes, numbers)[:count]
+        self._numbers[:, members] = packed.numbers.reshape(len(packed.numbers), -1)[:, :count]
