@@ -59,7 +59,7 @@ def orbits(ground: Ground, progress: Advance | None = None) -> Orbits:
             rates,
             WAIT if i < 0 else 1,
             rule=rule,
-            beside=beside,
+            beside=beside if beside is not None and beside.size else None,
             tolerance=_NO_STOP,
             observe_ends=False,
             threads=1,

@@ -20,7 +20,7 @@ def as_python(ground: Ground, tables: Tables) -> str:
             f"run = flatmin.train(samples, network, init={init.name!r}, scale={init.scale!r}, "
             f"seed={setting.seed},",
             f"    method={_method(setting)}, steps={setting.steps}, record_every={setting.every})",
-            "trace = run.outcome.trace.frame()",
+            "trace = run.trace",
             "print(run.interpretation())",
         ]
         return "\n".join(lines) + "\n"
@@ -115,7 +115,7 @@ def _pieces(ground: Ground) -> list[str]:
             *lines,
             f"outcome = flatmin.flow(samples.regression(), now, max_steps={setting.steps}, "
             "recording=watch)",
-            "trace = outcome.trace",
+            "trace = outcome.recorded",
         ]
     parts = segments(setting)
     momentum = setting.momentum is not None
@@ -134,7 +134,7 @@ def _pieces(ground: Ground) -> list[str]:
         else "        observe_ends=True)",
         f"    now{', beside' if momentum else ''} = "
         f"outcome.ensemble{', outcome.beside' if momentum else ''}",
-        "    traces.append(outcome.trace)",
+        "    traces.append(outcome.recorded)",
     ]
     return lines
 

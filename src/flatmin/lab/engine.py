@@ -222,7 +222,7 @@ def advance(
         method.learning_rate,
         steps,
         rule=method.rule,
-        beside=beside,
+        beside=beside if beside is not None and beside.size else None,
         threads=1,
         **options,
     )
@@ -269,10 +269,10 @@ class _Held:
         self._last: dict[str, Float] = {}
 
     def columns(self, outcome: Outcome, begin: int, first: bool) -> dict[str, Float]:
-        assert outcome.trace is not None
+        assert outcome.recorded is not None
         skip = 0 if first else 1
-        values = outcome.trace.values
-        found: dict[str, Float] = {"step": np.asarray(outcome.trace.step[skip:] + begin, float)}
+        values = outcome.recorded.values
+        found: dict[str, Float] = {"step": np.asarray(outcome.recorded.step[skip:] + begin, float)}
         if "time" in values and not self._many:
             found["time"] = values["time"][:, 0]
         for name in QUANTITIES:
