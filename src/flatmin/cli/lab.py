@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from flatmin.cli import options
+from flatmin.cli.commands import whole
 from flatmin.core.errors import SettingError
 
 
@@ -26,15 +27,17 @@ def lab(
     missing: options.Missing = None,
     intercept: options.Intercept = False,
     standardise: options.Standardise = False,
-    port: Annotated[int | None, typer.Option(help="Default: 8765, or any that is free.")] = None,
+    port: Annotated[
+        str | None, typer.Option(help="Default: 8765, or any that is free.", metavar="N")
+    ] = None,
     host: Annotated[
         str | None,
-        typer.Option(help="Serve to others, with a token. Default: this machine."),
+        typer.Option(help="Serve to others, with a token. Default: this machine.", metavar="NAME"),
     ] = None,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Open no browser.")] = False,
     replay: Annotated[
         str | None,
-        typer.Option(help="No server: the run of an address of the page."),
+        typer.Option(help="No server: the run of an address of the page.", metavar="ADDRESS"),
     ] = None,
     out: Annotated[
         str | None, typer.Option(help="With --replay: write the records here.", metavar="FILE")
@@ -55,6 +58,7 @@ def lab(
     if replay is not None:
         _replay(replay, out, tables)
         return
+    number = None if port is None else whole("--port", port, least=0)
     try:
         from flatmin.lab.serve import serve
         from flatmin.lab.server import Lab, Opening
@@ -69,7 +73,7 @@ def lab(
         serve(
             Lab(tables, opening),
             host,
-            port,
+            number,
             browser=not no_browser,
             say=lambda text: print(text, flush=True),
         )
@@ -82,7 +86,7 @@ def lab(
 def _problem(tables: Any, file: str, target: Any, features: Any, prepared: Any) -> dict[str, Any]:
     """The table as a study's [problem]; it is read once here, so that mistakes show at once."""
     if not target:
-        raise SettingError("target is missing: the column to predict")
+        raise SettingError("--target is missing: the column to predict")
     from flatmin.data.tables import open_table
     from flatmin.data.tables.table import Reading
 

@@ -14,10 +14,9 @@ import numpy as np
 from flatmin import initialise
 from flatmin.core.arrays import Float, Whole
 from flatmin.core.errors import SettingError
-from flatmin.dynamics.descent import Progress, descend
-from flatmin.dynamics.methods import GradientDescent
+from flatmin.core.progress import Advance
+from flatmin.dynamics.descent import descend
 from flatmin.lab.engine import Ground
-from flatmin.network.architecture import Family
 
 RATES, CELLS = 240, 160
 WAIT, SEEN = 1500, 96
@@ -36,12 +35,12 @@ class Orbits:
     diverged_from: float | None
 
 
-def orbits(ground: Ground, progress: Progress | None = None) -> Orbits:
+def orbits(ground: Ground, progress: Advance | None = None) -> Orbits:
     """The picture for the data, depth and method of a setting."""
     method = ground.method()
-    if not isinstance(method, GradientDescent):
+    if method.continuous:
         raise SettingError("the picture above the ceiling needs a learning rate, not gradient flow")
-    if ground.network.family is not Family.ONE_OUTPUT:
+    if not ground.network.linear or ground.network.output is None:
         raise SettingError("the picture above the ceiling is for linear networks with one output")
     assert ground.ceiling is not None
     relative = np.linspace(FROM, TO, RATES)

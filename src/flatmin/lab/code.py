@@ -20,7 +20,7 @@ def as_python(ground: Ground, tables: Tables) -> str:
             f"run = flatmin.train(samples, network, init={init.name!r}, scale={init.scale!r}, "
             f"seed={setting.seed},",
             f"    method={_method(setting)}, steps={setting.steps}, record_every={setting.every})",
-            "trace = run.outcome.trace",
+            "trace = run.trace",
             "print(run.interpretation())",
         ]
         return "\n".join(lines) + "\n"
@@ -79,7 +79,7 @@ def _network(ground: Ground) -> list[str]:
     words = [str(network.inputs), str(network.depth)]
     if asked.width is not None:
         words.append(f"width={asked.width}")
-    if asked.activation != "linear":
+    if not network.linear:
         words.append(f"activation={network.activation_name!r}")
     if network.biases:
         words.append("biases=True")
@@ -94,7 +94,8 @@ def _method(setting: Setting, rate: float | None = None) -> str:
     if method.continuous:
         return "flatmin.GradientFlow()"
     words = [repr(method.learning_rate if rate is None else rate)]
-    words += map(repr, method.own().values())
+    if setting.momentum is not None:
+        words.append(repr(setting.momentum))
     return f"flatmin.{_NAMES[method.name]}({', '.join(words)})"
 
 
@@ -117,22 +118,22 @@ def _pieces(ground: Ground) -> list[str]:
             "trace = outcome.recorded",
         ]
     parts = segments(setting)
-    momentum = setting.method.own().get("momentum")
-    lines.append("traces, beside = [], None" if momentum is not None else "traces = []")
+    momentum = setting.momentum is not None
+    lines.append("traces, beside = [], None" if momentum else "traces = []")
     pairs = [(part.rate, part.end - part.begin) for part in parts]
     lines.append(f"for rate, steps in {pairs!r}:")
     extra = ""
-    if momentum is not None:
+    if momentum:
         name = _NAMES[setting.method.name]
-        rule = f"flatmin.{name}(rate, {momentum!r}).rule"
+        rule = f"flatmin.{name}(rate, {setting.momentum!r}).rule"
         extra = f"\n        rule={rule}, beside=beside,"
     lines += [
         f"    outcome = flatmin.descend(samples, now, rate, steps, recording=watch,{extra}",
         f"        observe_ends=rate == {parts[-1].rate!r})"
         if len({part.rate for part in parts}) == len(parts)
         else "        observe_ends=True)",
-        f"    now{', beside' if extra else ''} = "
-        f"outcome.ensemble{', outcome.beside' if extra else ''}",
+        f"    now{', beside' if momentum else ''} = "
+        f"outcome.ensemble{', outcome.beside' if momentum else ''}",
         "    traces.append(outcome.recorded)",
     ]
     return lines
@@ -191,7 +192,7 @@ def _method_options(setting: Setting) -> list[str]:
     if method.continuous:
         return ["--flow"]
     words = ["--learning-rate", repr(method.learning_rate)]
-    if "momentum" in method.own():
-        words += ["--momentum", repr(method.own()["momentum"])]
+    if setting.momentum is not None:
+        words += ["--momentum", repr(setting.momentum)]
         words += ["--nesterov"] if method.name == "nesterov" else []
     return words

@@ -19,16 +19,16 @@ import numpy as np
 from flatmin import Architecture, Ensemble, Outcome, Recording, Samples, initialise, sharpness
 from flatmin.core.arrays import Float
 from flatmin.core.errors import SettingError
+from flatmin.core.progress import Advance
 from flatmin.core.seeds import Coordinate
 from flatmin.data.sets import paper_output_vector
 from flatmin.dynamics.backends import step_flops
-from flatmin.dynamics.descent import Progress, descend
+from flatmin.dynamics.descent import descend
 from flatmin.dynamics.endings import State
-from flatmin.dynamics.methods import GradientDescent, Method
+from flatmin.dynamics.methods import Method
 from flatmin.dynamics.training import Training, share_of_edge, sharpness_steps
 from flatmin.lab.settings import MOST_WEIGHTS, MOST_WORK, Setting
 from flatmin.lab.tables import Tables
-from flatmin.network.architecture import Family
 from flatmin.study.inputs import architecture_of, data_of
 from flatmin.theory.minimisers import product_rank
 from flatmin.theory.prediction import Prediction, predict
@@ -51,11 +51,9 @@ class Ground:
 
     @cached_property
     def prediction(self) -> Prediction | None:
-        """The theory's numbers; none with biases, or layers too narrow for a minimiser."""
+        """The theory's numbers; none with biases, or with layers too narrow for a minimiser."""
         regression = self.samples.regression()
-        if self.network.biases:
-            return None
-        if regression.targets > 1 and min(self.network.widths) < product_rank(regression):
+        if self.network.biases or min(self.network.widths) < product_rank(regression):
             return None
         return predict(regression, self.network.depth, self.network.output_norm)
 
@@ -198,7 +196,7 @@ def piece_steps(ground: Ground) -> int:
     setting = ground.setting
     lanes = max(4, setting.networks)
     often = min(recording(ground).sharpness_steps, setting.every)
-    compiled = ground.network.family is Family.ONE_OUTPUT
+    compiled = ground.network.linear and ground.network.output is not None
     measured = often / setting.every
     cost = ground.step_flops * lanes * (1.0 + 10.0 * measured)
     if not compiled:
@@ -217,7 +215,6 @@ def advance(
 ) -> Outcome:
     """Some steps at one rate from given weights; `options` are those of `descend`."""
     method = ground.method(rate)
-    assert isinstance(method, GradientDescent)
     return descend(
         ground.samples,
         weights,
@@ -230,7 +227,7 @@ def advance(
     )
 
 
-def follow(ground: Ground, progress: Progress | None = None) -> Iterator[Piece]:
+def follow(ground: Ground, progress: Advance | None = None) -> Iterator[Piece]:
     """A run from its first record to its end, piece by piece."""
     if ground.setting.method.continuous:
         yield _flow(ground, progress)
@@ -274,7 +271,7 @@ class _Held:
         assert outcome.recorded is not None
         skip = 0 if first else 1
         values = outcome.recorded.values
-        found: dict[str, Float] = {"step": (outcome.recorded.step[skip:] + begin).astype(float)}
+        found: dict[str, Float] = {"step": np.asarray(outcome.recorded.step[skip:] + begin, float)}
         if "time" in values and not self._many:
             found["time"] = values["time"][:, 0]
         for name in QUANTITIES:
@@ -306,7 +303,7 @@ class _Held:
         return {name: middle, f"{name}_low": low, f"{name}_high": high}
 
 
-def _flow(ground: Ground, progress: Progress | None) -> Piece:
+def _flow(ground: Ground, progress: Advance | None) -> Piece:
     """The whole of a gradient flow; its steps are the integrator's own."""
     initial, method = ground.start(), ground.method()
     outcome = method.run(

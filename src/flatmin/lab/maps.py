@@ -19,9 +19,9 @@ from flatmin.core.arrays import Float, Whole
 from flatmin.core.checks import check_choice
 from flatmin.core.errors import SettingError
 from flatmin.core.plain import plain
-from flatmin.dynamics.descent import Progress, descend
+from flatmin.core.progress import Advance
+from flatmin.dynamics.descent import descend
 from flatmin.dynamics.endings import State
-from flatmin.dynamics.methods import GradientDescent
 from flatmin.lab.engine import Ground, ground_of
 from flatmin.lab.settings import Setting, setting_of
 from flatmin.lab.tables import Tables
@@ -191,11 +191,10 @@ def batches(plan: Plan, number: int) -> Iterator[Batch]:
         yield batch()
 
 
-def run(batch: Batch, steps: int, progress: Progress | None = None) -> Found:
+def run(batch: Batch, steps: int, progress: Advance | None = None) -> Found:
     """The runs of a batch to their ends."""
     ground = batch.ground
     method = ground.method()
-    assert isinstance(method, GradientDescent)
     outcome = descend(
         ground.samples,
         batch.start,

@@ -14,8 +14,8 @@ import numpy as np
 from flatmin import Ensemble, Recording, flow
 from flatmin.core.arrays import Float
 from flatmin.core.plain import plain
+from flatmin.core.progress import Advance
 from flatmin.curvature.sharpness import hessian_at
-from flatmin.dynamics.descent import Progress
 from flatmin.dynamics.measures import alignment
 from flatmin.dynamics.recording import recordable
 from flatmin.lab.engine import Ground, advance, segments
@@ -38,7 +38,7 @@ class Snapshots:
 
 
 def snapshots(
-    ground: Ground, until: int, times: Float | None = None, progress: Progress | None = None
+    ground: Ground, until: int, times: Float | None = None, progress: Advance | None = None
 ) -> Snapshots:
     """Weights at about so many points of a run, up to step `until` (of a flow, at these times)."""
     now = ground.start(1)
@@ -117,7 +117,7 @@ def eigenvalues(ground: Ground, weights: Ensemble) -> Float | None:
     return np.ascontiguousarray(found[:, ::-1][:, :EIGENVALUES].T)
 
 
-def ledger(ground: Ground, until: int, progress: Progress | None = None) -> list[dict[str, Any]]:
+def ledger(ground: Ground, until: int, progress: Advance | None = None) -> list[dict[str, Any]]:
     """Every statement of the theory on the run so far: one row each.
 
     A run whose rate was changed is judged by its last stretch of one rate.

@@ -12,7 +12,7 @@ import io
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
 from inspect import cleandoc, getdoc
@@ -39,7 +39,7 @@ from flatmin.lab.settings import LARGEST, METHODS, setting_of
 from flatmin.lab.shown import Pieces
 from flatmin.lab.tables import MOST_BYTES, Stored, Tables
 from flatmin.lab.workers import Stop, Stopped, Workers
-from flatmin.ledger.statements import STATEMENTS
+from flatmin.ledger.statements import STATEMENTS, Statement
 from flatmin.network.activations import ACTIVATIONS
 from flatmin.network.initialisation import INITIALISATIONS
 
@@ -122,7 +122,7 @@ class Lab:
         return JSONResponse(
             {
                 "version": __version__,
-                "scenes": [asdict(scene) for scene in SCENES],
+                "scenes": plain(SCENES),
                 "initialisations": list(INITIALISATIONS),
                 "activations": list(ACTIVATIONS),
                 "methods": {name: methods.METHODS[name].title for name in METHODS},
@@ -294,7 +294,7 @@ def _static() -> dict[str, bytes]:
     return found
 
 
-def _statement_page(one: Any) -> str:
+def _statement_page(one: Statement) -> str:
     text = getdoc(one.check or one.sweep) or one.title
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8">'
@@ -302,6 +302,6 @@ def _statement_page(one: Any) -> str:
         f"<title>{html.escape(one.title)}</title>"
         '<link rel="stylesheet" href="/static/style.css">'
         f'<main class="statement"><h1>{html.escape(one.title)}</h1>'
-        f"<p>{html.escape(one.source)} (<code>{html.escape(one.id)}</code>)</p>"
+        f"<p><code>{html.escape(one.id)}</code></p>"
         f"<pre>{html.escape(cleandoc(text))}</pre></main></html>"
     )

@@ -16,16 +16,15 @@ An address is the same settings as `key=value` pairs after the page's `#`:
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
-from pydantic import Field, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from flatmin.core.errors import SettingError
-from flatmin.study.fields import Count, Positive, Text
+from flatmin.study.fields import Count, Positive, Text, describe
 from flatmin.study.sections import Problem
-from flatmin.study.spec import Source, Study
+from flatmin.study.spec import Study
 
 SOURCE = "the page"
 LARGEST = {
@@ -84,11 +83,12 @@ class Setting(Study):
     changes: tuple[tuple[Count, Positive], ...] = Field(default=(), max_length=MOST_CHANGES)
     """(step, learning rate from there on), in the order of steps."""
 
-    def __init__(self, content: Any = None, /, **settings: Any) -> None:
-        super().__init__(Source(content or {}, SOURCE), **settings)
-
-    def _read(self, file: Path) -> None:
-        """Nothing: `tables` has what was dropped on the page."""
+    def __init__(self, content: dict[str, Any], /) -> None:
+        # Unlike a study it is no file, and reads none.
+        try:
+            BaseModel.__init__(self, **content)
+        except ValidationError as error:
+            raise SettingError(describe(error, SOURCE, Setting)) from None
 
     @model_validator(mode="after")
     def _one_run(self) -> Setting:
@@ -144,6 +144,11 @@ class Setting(Study):
     def networks(self) -> int:
         """How many networks are run."""
         return self.repetitions or 1
+
+    @property
+    def momentum(self) -> float | None:
+        """The momentum of a method that has one."""
+        return self.method.own().get("momentum")
 
     @property
     def steps(self) -> int:

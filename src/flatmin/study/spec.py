@@ -61,12 +61,12 @@ class Study(Section):
         source, folder = "the study", Path.cwd()
         if isinstance(spec, str | Path):
             spec = _file(Path(spec))
-        if isinstance(spec, Source):
+        if isinstance(spec, _Source):
             spec, source, folder = spec
         try:
             super().__init__(**{**(spec or {}), **settings})
         except ValidationError as error:
-            raise SettingError(describe(error, source, type(self))) from None
+            raise SettingError(describe(error, source, Study)) from None
         if self.problem.file is not None:
             self._read(folder / self.problem.file)
 
@@ -267,15 +267,15 @@ def parse_spec(text: str, source: str = "the spec", folder: Path | None = None) 
     return Study(_parsed(text, source, folder or Path.cwd()))
 
 
-class Source(NamedTuple):
+class _Source(NamedTuple):
     """What a file or a text says, what to call it, and where its data files are."""
 
     content: dict[str, Any]
     name: str
-    folder: Path = Path()
+    folder: Path
 
 
-def _file(path: Path) -> Source:
+def _file(path: Path) -> _Source:
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -285,9 +285,9 @@ def _file(path: Path) -> Source:
     return _parsed(text, str(path), path.parent)
 
 
-def _parsed(text: str, source: str, folder: Path) -> Source:
+def _parsed(text: str, source: str, folder: Path) -> _Source:
     try:
-        return Source(tomllib.loads(text), source, folder)
+        return _Source(tomllib.loads(text), source, folder)
     except tomllib.TOMLDecodeError as error:
         raise SettingError(f"{source} is not valid TOML: {error}") from None
 
