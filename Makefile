@@ -6,19 +6,23 @@ PROBES_VENV ?= $(VENV)-probes
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DOCS_READY := $(VENV)/.ready-docs
+LAB_READY := $(VENV)/.ready-lab
+BROWSER_READY := $(VENV)/.ready-browser
 GENERATED := docs/_generated
 # A process a core, each with whole files of tests, in the order of tests/conftest.py.
 SIDE_BY_SIDE := -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-probes test-processors reproduce bench docs lint clean
+.PHONY: help install test test-browser test-probes test-processors reproduce lab bench docs lint clean
 
 help:
 	@echo "make install          the command, in $(BIN)"
 	@echo "make test             run the test suite"
+	@echo "make test-browser     the lab's page in a real browser, and its server under fire"
 	@echo "make test-probes      those that need PyTorch, in an environment of their own"
 	@echo "make test-processors  the same as on other processors; SETTINGS=old runs one setting"
 	@echo "make reproduce        every figure and claim of the paper, in minutes"
+	@echo "make lab              runs in your browser, as they happen"
 	@echo "make bench            compare with rivals on this machine (writes benchmarks/RESULTS.md)"
 	@echo "make docs             the documentation as a web site, in docs/_build/html"
 	@echo "make lint             ruff and mypy"
@@ -26,7 +30,9 @@ help:
 
 $(READY): EXTRAS := test,lint
 $(DOCS_READY): EXTRAS := docs
-$(READY) $(DOCS_READY): pyproject.toml constraints.txt
+$(LAB_READY): EXTRAS := lab
+$(BROWSER_READY): EXTRAS := browser
+$(READY) $(DOCS_READY) $(LAB_READY) $(BROWSER_READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("flatmin needs Python 3.11 or newer; set PYTHON=...") if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv $(VENV)
 	PIP_CONSTRAINT=$(abspath constraints.txt) $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS)]'
@@ -50,11 +56,19 @@ $(PROBES_VENV)/.ready: pyproject.toml constraints.txt
 test-probes: $(PROBES_VENV)/.ready
 	OMP_NUM_THREADS=1 $(PROBES_VENV)/bin/python -m pytest -o addopts="--doctest-modules --import-mode=importlib -q" tests/probes src/flatmin/probes
 
+test-browser: $(BROWSER_READY)
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/compile_ahead.py
+	CHROMIUM="$$($(BIN)/python scripts/find_chromium.py)" && export CHROMIUM && \
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest tests/browser --override-ini addopts="--import-mode=importlib -q"
+
 test-processors: $(READY)
 	PYTEST_ADDOPTS="$(SIDE_BY_SIDE)" $(BIN)/python scripts/test_processors.py $(SETTINGS)
 
 reproduce: $(READY)
 	$(BIN)/flatmin reproduce --out reproduction
+
+lab: $(LAB_READY)
+	$(BIN)/flatmin lab
 
 bench: $(READY)
 	@mkdir -p benchmarks

@@ -23,8 +23,13 @@ CASES = {
     "central-flow-d5": "central:central_flow_d5",
     "scaling": "descent:scaling",
 }
-ON_REQUEST = {"advice": "advice:advice", "probes": "probes:probes", "monitor": "monitor:monitor"}
-"""Cases that are not about speed and run only when they are named."""
+ON_REQUEST = {
+    "advice": "advice:advice",
+    "lab": "lab:lab",
+    "probes": "probes:probes",
+    "monitor": "monitor:monitor",
+}
+"""Cases that are not about speed against rivals, which run only when they are named."""
 
 
 def run(

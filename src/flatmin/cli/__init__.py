@@ -20,6 +20,7 @@ from flatmin.cli.bench import bench
 from flatmin.cli.check import check
 from flatmin.cli.commands import HELP, Commands, reading
 from flatmin.cli.interrupt import interruptible
+from flatmin.cli.lab import lab
 from flatmin.cli.predict import predict
 from flatmin.cli.reproduce import reproduce
 from flatmin.cli.study import study_app
@@ -55,7 +56,7 @@ def _root(
     pass
 
 
-for command in (predict, verify, train, atlas, check, bench, reproduce):
+for command in (predict, verify, train, lab, atlas, check, bench, reproduce):
     app.command()(reading(command))
 app.add_typer(study_app, name="study")
 

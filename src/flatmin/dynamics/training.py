@@ -323,7 +323,7 @@ def train(
     recording = Recording(
         every,
         recordable(architecture),
-        sharpness_steps=_sharpness_steps(architecture, every, steps),
+        sharpness_steps=sharpness_steps(architecture, every, steps),
     )
     outcome = method.run(
         problem,
@@ -350,13 +350,13 @@ def train(
         initial_sharpness=sharpness(problem, initial)[0],
         final_sharpness=last,
         minimal_sharpness=least,
-        edge_share=_edge_share(problem, outcome, method, last),
+        edge_share=share_of_edge(problem, outcome, method, last),
         learned_at=learned_at,
         advice=advice,
     )
 
 
-def _edge_share(
+def share_of_edge(
     problem: Regression | Samples, outcome: Outcome, method: Method, last: Sharpness
 ) -> float | None:
     """S over the edge at the end; None for gradient flow and after divergence (see `edge`)."""
@@ -369,7 +369,7 @@ def _edge_share(
     return share if np.isfinite(share) else None
 
 
-def _sharpness_steps(architecture: Architecture, every: int, steps: int) -> int:
+def sharpness_steps(architecture: Architecture, every: int, steps: int) -> int:
     """How many of the steps between two records sharpness is measured at."""
     if architecture.family is not Family.ONE_OUTPUT:
         return 2

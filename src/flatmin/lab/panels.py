@@ -1,0 +1,162 @@
+"""What is shown of a run besides its curves: layers, a few eigenvalues, and the ledger.
+
+Layers and eigenvalues are measured at some points along the run, of its first network.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from flatmin import Ensemble, Recording, flow
+from flatmin.core.arrays import Float
+from flatmin.core.plain import plain
+from flatmin.core.progress import Advance
+from flatmin.curvature.sharpness import hessian_at
+from flatmin.dynamics.measures import alignment
+from flatmin.dynamics.recording import recordable
+from flatmin.lab.engine import Ground, advance, segments
+from flatmin.ledger.check import check
+from flatmin.ledger.collect import evidence_of
+from flatmin.ledger.statements import STATEMENTS
+
+POINTS = 60
+EIGENVALUES = 4
+_SMALL, _LARGEST_DENSE = 250, 600
+_RECORDS = 40
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshots:
+    """The weights of one run at some of its points: `step`, or `time` of a flow."""
+
+    at: Float
+    weights: Ensemble
+
+
+def snapshots(
+    ground: Ground, until: int, times: Float | None = None, progress: Advance | None = None
+) -> Snapshots:
+    """Weights at about so many points of a run, up to step `until` (of a flow, at these times)."""
+    now = ground.start(1)
+    flat, at = [now.flat()[0]], [0.0]
+    if times is not None:
+        regression = ground.samples.regression()
+        for begin, end in pairwise(times):
+            now = flow(
+                regression, now, end=float(end - begin), threads=1, progress=progress
+            ).ensemble
+            flat.append(now.flat()[0])
+            at.append(float(end))
+        return Snapshots(np.array(at), Ensemble.from_flat(ground.network, np.array(flat)))
+    stride = max(1, -(-until // POINTS))
+    stride += (
+        stride % 2 if stride > 1 else 0
+    )  # what alternates from step to step is seen on one side
+    beside = None
+    for part in segments(ground.setting):
+        step = part.begin
+        while step < min(part.end, until):
+            count = min(stride - step % stride, part.end - step, until - step)
+            found = advance(
+                ground,
+                now,
+                beside,
+                part.rate,
+                count,
+                tolerance=1e-200,
+                observe_ends=False,
+                progress=progress,
+            )
+            now, beside, step = found.ensemble, found.beside, step + count
+            if not np.isfinite(found.excess_risk[0]):
+                return Snapshots(np.array(at), Ensemble.from_flat(ground.network, np.array(flat)))
+            flat.append(now.flat()[0])
+            at.append(float(step))
+    return Snapshots(np.array(at), Ensemble.from_flat(ground.network, np.array(flat)))
+
+
+def layers(ground: Ground, taken: Snapshots) -> dict[str, Any]:
+    """Two largest singular values of every layer, alignments, eigenvalues of the Hessian."""
+    matrices = taken.weights.weights()
+    values = [np.linalg.svd(w, compute_uv=False)[:, :2] for w in matrices]
+    first = np.stack([v[:, 0] for v in values], axis=1)
+    second = np.stack([v[:, 1] if v.shape[1] > 1 else 0.0 * v[:, 0] for v in values], axis=1)
+    thin = 1 if ground.network.parameters <= _SMALL else 3
+    found = {
+        "at": taken.at,
+        "first": first.T,
+        "second": second.T,
+        "alignment": alignment(matrices).T,
+        "eigenvalues": eigenvalues(ground, taken.weights[::thin]),
+        "eigenvalues_at": taken.at[::thin],
+    }
+    result: dict[str, Any] = plain(found)
+    return result
+
+
+def eigenvalues(ground: Ground, weights: Ensemble) -> Float | None:
+    """The largest few eigenvalues of the Hessian, `[which, network]`; none of large networks.
+
+    From the whole matrix, a column for each weight.
+    """
+    size = ground.network.parameters
+    if size > _LARGEST_DENSE:
+        return None
+    hessian = hessian_at(ground.samples, weights)
+    matrix = np.empty((len(weights), size, size))
+    unit = np.zeros((len(weights), size))
+    for j in range(size):
+        unit[:, j] = 1.0
+        matrix[:, :, j] = hessian.lift(hessian.product(hessian.restrict(unit)))
+        unit[:, j] = 0.0
+    found = np.linalg.eigvalsh(0.5 * (matrix + matrix.transpose(0, 2, 1)))
+    return np.ascontiguousarray(found[:, ::-1][:, :EIGENVALUES].T)
+
+
+def ledger(ground: Ground, until: int, progress: Advance | None = None) -> list[dict[str, Any]]:
+    """Every statement of the theory on the run so far: one row each.
+
+    A run whose rate was changed is judged by its last stretch of one rate.
+    """
+    now, setting = ground.start(), ground.setting
+    initial, beside, rate = now, None, setting.method.learning_rate
+    part = segments(setting)[0]
+    for part in segments(setting):
+        if part.end >= until or part.end == setting.steps:
+            break
+        steps = part.end - part.begin
+        done = advance(ground, now, beside, part.rate, steps, observe_ends=False, progress=progress)
+        initial = now = done.ensemble
+        beside = done.beside
+    rate, steps = part.rate, max(1, until - part.begin)
+    method = ground.method(rate)
+    watch = Recording(max(1, steps // _RECORDS), recordable(ground.network))
+    outcome = method.run(
+        ground.samples, now, steps=steps, recording=watch, threads=1, progress=progress
+    )
+    evidence = evidence_of(
+        ground.samples,
+        initial,
+        outcome,
+        init=setting.initialisation.name,
+        scale=setting.initialisation.scale,
+        method=method,
+    )
+    titles = {one.id: one.title for one in STATEMENTS}
+    return [
+        {
+            "statement": record.statement,
+            "title": titles[record.statement],
+            "verdict": "flow only" if record.flow_only else record.verdict.value,
+            "applies": record.networks > 0,
+            "slack": plain(record.slack),
+            "bound": plain(record.bound),
+            "measured": plain(record.measured),
+            "at": f"needs {record.why}" if record.why and not record.flow_only else record.at,
+        }
+        for record in check([evidence]).lines
+    ]

@@ -1,0 +1,361 @@
+"""One person's runs: what one WebSocket asks for and is told.
+
+A message is a JSON object with a `type`. The page asks for runs (in slot a, and b beside it), plays
+and pauses them, and asks for what else there is to see; `HANDLERS` lists it all. A question that is
+asked again replaces its unfinished answer. The session plays its runs: records go out thirty times
+a second as far as the playhead has come, and no faster than the page takes them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+from flatmin import Advice, advise
+from flatmin.core.checks import check_choice
+from flatmin.core.errors import FlatminError, SettingError
+from flatmin.core.plain import plain
+from flatmin.lab import maps, panels
+from flatmin.lab.bifurcation import orbits
+from flatmin.lab.engine import facts, ground_of
+from flatmin.lab.settings import setting_of
+from flatmin.lab.shown import Pieces, Shown
+from flatmin.lab.tables import Tables
+from flatmin.lab.workers import Stop, Stopped, Workers
+
+Send = Callable[[str], Awaitable[None]]
+T = TypeVar("T")
+
+log = logging.getLogger("flatmin.lab")
+
+FRAME_SECONDS = 1 / 30
+PATIENCE = 1.0
+COMPILING = "The first run of a kind on this machine compiles its kernels: half a minute, once."
+BUG = "Something went wrong inside flatmin; the terminal has the details."
+SPEEDS = (1.0, 20_000.0)
+SLOTS = ("a", "b")
+SHOWS = ("all", "play", "hold")
+
+
+class Session:
+    """The state behind one socket."""
+
+    def __init__(self, send: Send, workers: Workers, tables: Tables) -> None:
+        self._send_text, self._workers, self._tables = send, workers, tables
+        self._jobs: dict[str, asyncio.Task[None]] = {}
+        self._runs: dict[str, Shown] = {}
+        self._playing, self._speed, self._head = False, 100.0, 0.0
+        self._wanted = False  # whether the run on its way is to be played
+        self._moved = asyncio.Event()
+
+    async def send(self, message: dict[str, Any]) -> None:
+        """One message to the page."""
+        await self._send_text(json.dumps(message, separators=(",", ":"), allow_nan=False))
+
+    async def receive(self, text: str) -> None:
+        """One message from the page; what is wrong with it is answered."""
+        try:
+            message = json.loads(text)
+        except (ValueError, RecursionError):
+            message = None
+        if not isinstance(message, dict):
+            await self._complain("message", None, "a message must be a JSON object")
+            return
+        about, number = message.get("type"), message.get("id")
+        number = number if isinstance(number, int) and abs(number) < 2**53 else None
+        try:
+            check_choice("type", about if isinstance(about, str) else repr(about), HANDLERS)
+            HANDLERS[str(about)](self, message, number or 0)
+        except FlatminError as error:
+            await self._complain(str(about)[:40], number, str(error))
+
+    async def _complain(self, about: str, number: int | None, words: str) -> None:
+        await self.send({"type": "error", "about": about, "id": number, "message": words[:600]})
+
+    def _begin(self, name: str, number: int, work: Awaitable[None]) -> None:
+        """Start a job in place of the one of the same name."""
+        self.stop(name)
+
+        async def guarded() -> None:
+            try:
+                await work
+            except FlatminError as error:
+                await self._complain(name.partition("-")[0], number, str(error))
+            except Stopped:
+                return
+            except Exception:
+                log.exception("in %s", name)
+                await self._complain(name.partition("-")[0], number, BUG)
+
+        self._jobs[name] = asyncio.create_task(guarded())
+
+    def stop(self, name: str) -> None:
+        """End a job, if there is one."""
+        job = self._jobs.pop(name, None)
+        if job is not None:
+            job.cancel()
+
+    async def close(self) -> None:
+        """End everything; the page has gone."""
+        jobs = list(self._jobs.values())
+        for job in jobs:
+            job.cancel()
+        await asyncio.gather(*jobs, return_exceptions=True)
+        self._runs.clear()
+
+    # What the page asks for.
+
+    def run(self, message: dict[str, Any], number: int) -> None:
+        """A run of these settings from record `from` on: shown at once, played, or held there."""
+        slot = check_choice("slot", str(message.get("slot", "a")), SLOTS)
+        show = check_choice("show", str(message.get("show", "all")), SHOWS)
+        begin = _count("from", message.get("from", 0))
+        self._wanted = show == "play"  # from now on: it may be paused before it has come
+        self._playing = self._playing and self._wanted
+        work = self._run(slot, number, message.get("settings"), begin, show)
+        self._begin(f"run-{slot}", number, work)
+
+    async def _run(self, slot: str, number: int, settings: Any, begin: int, show: str) -> None:
+        def prepare(stop: Stop) -> tuple[Shown, Pieces]:
+            ground = ground_of(setting_of(settings), self._tables)
+            shown, pieces = Shown(number, ground, plain(facts(ground))), Pieces(ground)
+            shown.add(pieces(stop))
+            return shown, pieces
+
+        shown, job = await self._patiently(number, self._workers.quick(prepare))
+        shown.sent = min(begin, len(shown))
+        self._runs[slot] = shown
+        await self.send(
+            {
+                "type": "run",
+                "slot": slot,
+                "id": number,
+                "facts": shown.facts,
+                "from": shown.sent,
+                "extent": shown.extent(),
+            }
+        )
+        if show == "play":
+            self._head, self._playing = float(shown.sent), self._wanted
+            self._play()
+        elif show == "all":
+            await self._show(slot, shown, len(shown))
+        while shown.end is None:
+            shown.add(await self._workers.quick(job))
+            if show == "all":
+                await self._show(slot, shown, len(shown))
+            self._moved.set()
+
+    async def _patiently(self, number: int, work: Coroutine[Any, Any, T]) -> T:
+        """The result of a job; if it takes long, the page is told why."""
+        job = asyncio.create_task(work)
+        try:
+            done, _ = await asyncio.wait([job], timeout=PATIENCE)
+            if not done:
+                await self.send({"type": "busy", "id": number, "message": COMPILING})
+            return await job
+        except asyncio.CancelledError:
+            job.cancel()
+            raise
+
+    async def _show(self, slot: str, shown: Shown, until: int) -> None:
+        if self._runs.get(slot) is shown:
+            await self.send(shown.frame(slot, until))
+
+    def drop(self, message: dict[str, Any], number: int) -> None:
+        """Forget the run of a slot."""
+        slot = check_choice("slot", str(message.get("slot", "b")), SLOTS)
+        self.stop(f"run-{slot}")
+        self._runs.pop(slot, None)
+
+    def play(self, message: dict[str, Any], number: int) -> None:
+        """Go on, from record `from` if it is given."""
+        if "from" in message:
+            begin = _count("from", message["from"])
+            for shown in self._runs.values():
+                shown.sent = min(begin, len(shown))
+            self._head = float(begin)
+        self._playing = True
+        self._play()
+
+    def pause(self, message: dict[str, Any], number: int) -> None:
+        """Stay where the playhead is."""
+        self._playing = self._wanted = False
+
+    def step(self, message: dict[str, Any], number: int) -> None:
+        """One record, or some, from record `from`."""
+        self._playing = False
+        begin, by = _count("from", message.get("from", 0)), _count("by", message.get("by", 1))
+        self._head = float(begin + by)
+        for shown in self._runs.values():
+            shown.sent = min(begin, len(shown))
+        self._play()
+
+    def speed(self, message: dict[str, Any], number: int) -> None:
+        """Records a second."""
+        value = message.get("value")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+            raise SettingError(f"speed must be a positive number, got {value!r}"[:200])
+        self._speed = float(min(max(value, SPEEDS[0]), SPEEDS[1]))
+
+    def _play(self) -> None:
+        self._moved.set()
+        job = self._jobs.get("play")
+        if job is None or job.done():
+            self._jobs["play"] = asyncio.create_task(self._playback())
+
+    async def _playback(self) -> None:
+        """Send records as the playhead passes them, until it stands at the end or is stopped."""
+        last = time.monotonic()
+        while True:
+            self._moved.clear()
+            now = time.monotonic()
+            if self._playing:
+                self._head += self._speed * min(now - last, 0.25)
+            last = now
+            longest = max((len(shown) for shown in self._runs.values()), default=0)
+            self._head = min(self._head, float(longest))
+            for slot, shown in list(self._runs.items()):
+                until = min(int(self._head), len(shown))
+                if until > shown.sent:
+                    await self.send(shown.frame(slot, until))
+            made = all(shown.end is not None for shown in self._runs.values())
+            if not self._playing:
+                return
+            if self._head >= longest and made:
+                self._playing = False
+                return
+            if self._head >= longest:
+                await self._moved.wait()  # for the next piece
+                last = time.monotonic()
+            await asyncio.sleep(max(0.0, FRAME_SECONDS - (time.monotonic() - now)))
+
+    def layers(self, message: dict[str, Any], number: int) -> None:
+        """Singular values, alignments and eigenvalues along the run of a slot."""
+        slot = check_choice("slot", str(message.get("slot", "a")), SLOTS)
+        self._begin(f"layers-{slot}", number, self._layers(slot, number))
+
+    async def _layers(self, slot: str, number: int) -> None:
+        shown = self._runs.get(slot)
+        if shown is None:
+            return
+        ground = shown.ground
+
+        def measure(stop: Stop) -> dict[str, Any]:
+            taken = panels.snapshots(ground, shown.steps, shown.times(panels.POINTS), stop)
+            stop()
+            return panels.layers(ground, taken)
+
+        found = await self._workers.slow(measure)
+        await self.send({"type": "layers", "slot": slot, "id": shown.id, **found})
+
+    def ledger(self, message: dict[str, Any], number: int) -> None:
+        """Every statement on the run of a slot up to step `until`."""
+        slot = check_choice("slot", str(message.get("slot", "a")), SLOTS)
+        until = max(1, _count("until", message.get("until", 1)))
+        self._begin("ledger", number, self._ledger(slot, until))
+
+    async def _ledger(self, slot: str, until: int) -> None:
+        shown = self._runs.get(slot)
+        if shown is None:
+            return
+        until = min(until, shown.ground.setting.steps)
+        rows = await self._workers.slow(lambda stop: panels.ledger(shown.ground, until, stop))
+        await self.send({"type": "ledger", "id": shown.id, "until": until, "rows": rows})
+
+    def advice(self, message: dict[str, Any], number: int) -> None:
+        """A rate that was tested, for the network and start of these settings."""
+        self._begin("advice", number, self._advice(number, message.get("settings")))
+
+    async def _advice(self, number: int, settings: Any) -> None:
+        def ask(stop: Stop) -> Advice | None:
+            ground = ground_of(setting_of(settings), self._tables)
+            setting = ground.setting
+            if setting.method.name != "descent" or setting.initialisation.scale is None:
+                return None
+            return advise(
+                ground.samples,
+                ground.network,
+                setting.initialisation.name,
+                setting.initialisation.scale,
+                learned_at=setting.method.learned_at,
+                seed=setting.seed,
+                progress=stop,
+            )
+
+        found = await self._workers.slow(ask)
+        rate = None if found is None else found.learning_rate
+        why = "" if found is None else found.reason
+        await self.send({"type": "advice", "id": number, "rate": plain(rate), "reason": why})
+
+    def map(self, message: dict[str, Any], number: int) -> None:
+        """How runs end over the rate and one other setting."""
+        axis = check_choice("map axis", str(message.get("axis", "scale")), maps.AXES)
+        self._begin("map", number, self._map(number, message.get("settings"), axis))
+
+    async def _map(self, number: int, settings: Any, axis: str) -> None:
+        def prepare(stop: Stop) -> maps.Plan:
+            return maps.plan(setting_of(settings), axis, self._tables)
+
+        made = await self._workers.slow(prepare)
+        await self.send({"type": "map", "id": number, **made.as_dict()})
+        picture = maps.Picture(made)
+        for place, stride in enumerate(made.strides):
+            todo = list(maps.batches(made, place))
+
+            async def work(batch: maps.Batch) -> None:
+                picture.add(
+                    await self._workers.slow(lambda stop: maps.run(batch, made.steps, stop))
+                )
+
+            # No more of one person's batches wait at a time than there are cores.
+            while todo:
+                some, todo = todo[: self._workers.cores], todo[self._workers.cores :]
+                await asyncio.gather(*map(work, some))
+            last = stride == made.strides[-1]
+            await self.send({"type": "map-pass", "id": number, "last": last, **picture.at(stride)})
+
+    def orbits(self, message: dict[str, Any], number: int) -> None:
+        """Where descent goes above the ceiling."""
+        self._begin("orbits", number, self._orbits(number, message.get("settings")))
+
+    async def _orbits(self, number: int, settings: Any) -> None:
+        def look(stop: Stop) -> dict[str, Any]:
+            ground = ground_of(setting_of(settings), self._tables)
+            found = plain(orbits(ground, stop))
+            return {"type": "orbits", "id": number, **found}
+
+        await self.send(await self._workers.slow(look))
+
+    def cancel(self, message: dict[str, Any], number: int) -> None:
+        """End a job that takes long."""
+        self.stop(check_choice("what", str(message.get("what")), CANCELLED))
+
+
+CANCELLED = ("map", "advice", "ledger", "orbits", "run-a", "run-b", "layers-a", "layers-b")
+
+HANDLERS: dict[str, Callable[[Session, dict[str, Any], int], None]] = {
+    "run": Session.run,
+    "drop": Session.drop,
+    "play": Session.play,
+    "pause": Session.pause,
+    "step": Session.step,
+    "speed": Session.speed,
+    "layers": Session.layers,
+    "ledger": Session.ledger,
+    "advice": Session.advice,
+    "map": Session.map,
+    "orbits": Session.orbits,
+    "cancel": Session.cancel,
+}
+"""What a message may ask for."""
+
+
+def _count(name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
+        raise SettingError(f"{name} must be a whole number of at least 0, got {value!r}"[:200])
+    return value

@@ -1,0 +1,130 @@
+/** The panels beside the run: layers, eigenvalues, the ledger, and above the ceiling. */
+
+import { $, shown } from "./page.js";
+import { CONFIG, layout } from "./plots.js";
+import { colours, isDark, STEPS } from "./theme.js";
+
+/** @typedef {import("./types.js").Run} Run */
+
+/** A colour between two ends of the scale. @param {number} share */
+function shade(share) {
+  const place = share * (STEPS.length - 1), low = Math.min(STEPS.length - 2, Math.floor(place)), t = place - low;
+  const mix = [1, 3, 5].map((k) => {
+    const from = parseInt(STEPS[low].slice(k, k + 2), 16), to = parseInt(STEPS[low + 1].slice(k, k + 2), 16);
+    return Math.round(from + t * (to - from));
+  });
+  return `rgb(${mix.join(",")})`;
+}
+
+/** @param {any} found @param {number} until the last step (or time) to show */
+const seen = (found, until) => {
+  const count = found.at.filter((/** @type {number} */ at) => at <= until + 1e-9).length;
+  return (/** @type {number[]} */ row) => row.slice(0, count);
+};
+
+/** @param {Run} run @param {number} until @param {number} end */
+export function drawLayers(run, until, end) {
+  const found = run.layers, cut = seen(found, until), x = cut(found.at), depth = found.first.length;
+  const night = isDark();
+  const colour = (/** @type {number} */ k) => shade(night ? 0.25 + 0.75 * (depth > 1 ? k / (depth - 1) : 0) : 0.85 * (depth > 1 ? k / (depth - 1) : 0));
+  /** @type {any[]} */
+  const traces = [];
+  found.first.forEach((/** @type {number[]} */ row, /** @type {number} */ k) => traces.push({
+    type: "scatter", mode: "lines", x, y: cut(row), line: { color: colour(k), width: 1.8 }, name: `layer ${k + 1}`, showlegend: false,
+    hovertemplate: `layer ${k + 1}: σ₁ = %{y:.4g}<extra></extra>`,
+  }));
+  found.second.forEach((/** @type {number[]} */ row, /** @type {number} */ k) => traces.push({
+    type: "scatter", mode: "lines", x, y: cut(row), line: { color: colour(k), width: 1, dash: "dot" }, showlegend: false, hoverinfo: "skip",
+  }));
+  found.alignment.forEach((/** @type {number[]} */ row, /** @type {number} */ k) => traces.push({
+    type: "scatter", mode: "lines", x, y: cut(row), yaxis: "y2", line: { color: colour(k), width: 1.4 }, showlegend: false,
+    hovertemplate: `layers ${k + 1}, ${k + 2}: %{y:.4g}<extra></extra>`,
+  }));
+  const c = colours();
+  const both = layout({
+    xaxis: { range: [0, end], autorange: false, title: { text: run.columns.time ? "time" : "step", standoff: 4 }, anchor: "y2" },
+    yaxis: { domain: [0.5, 1], title: { text: "σ₁, σ₂ (dotted)", font: { size: 11 } }, rangemode: "tozero", nticks: 5 },
+    hovermode: "closest",
+  });
+  Plotly.react($("panel-plot"), traces, {
+    ...both, yaxis2: { ...both.yaxis, domain: [0, 0.42], range: [-0.03, 1.05], autorange: false, title: { text: "alignment", font: { size: 11 } }, gridcolor: c.grid },
+  }, CONFIG);
+  $("panel-text").textContent = "One line a layer, dark to light from the input. Alignment: ⟨v of the next layer, u⟩².";
+}
+
+/** @param {Run} run @param {number} until @param {number} end @param {boolean} log */
+export function drawEigenvalues(run, until, end, log) {
+  const found = run.layers, c = colours();
+  if (!found.eigenvalues) {
+    Plotly.purge($("panel-plot"));
+    $("panel-text").textContent = "This network is too large for all its eigenvalues; the sharpness is in the plot.";
+    return;
+  }
+  const cut = seen({ at: found.eigenvalues_at }, until), x = cut(found.eigenvalues_at);
+  const traces = found.eigenvalues.map((/** @type {number[]} */ row, /** @type {number} */ k) => ({
+    type: "scatter", mode: "lines", x, y: cut(row).map((v) => (log && !(v > 0) ? null : v)), name: `λ${"₁₂₃₄"[k]}`,
+    line: { color: [c.a, c.b, c.minimum, c.limit][k], width: 2 - 0.25 * k, dash: ["solid", "dash", "dot", "dashdot"][k] }, hovertemplate: "%{y:.4g}<extra></extra>",
+  }));
+  const edge = run.facts.edge;
+  Plotly.react($("panel-plot"), traces, layout({
+    margin: { l: 46, r: 12, t: 24, b: 34 },
+    xaxis: { range: [0, end], autorange: false, title: { text: run.columns.time ? "time" : "step", standoff: 4 } },
+    yaxis: { type: log ? "log" : "linear", autorange: true, nticks: 6 },
+    shapes: edge ? [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: edge, y1: edge, line: { color: c.edge, dash: "dash", width: 1.4 } }] : [],
+  }), CONFIG);
+  $("panel-text").textContent = "The largest eigenvalues of the Hessian; the dashed line is the edge of stability.";
+}
+
+/** @param {any} message */
+export function drawLedger(message) {
+  const rows = [...message.rows].sort((p, q) => Number(q.applies) - Number(p.applies));
+  const table = document.createElement("table");
+  const head = table.createTHead().insertRow();
+  for (const word of ["Statement", "", "Slack", "Where it is tightest"]) {
+    const cell = document.createElement("th");
+    cell.textContent = word;
+    head.append(cell);
+  }
+  const body = table.createTBody();
+  for (const row of rows) {
+    const line = body.insertRow();
+    if (!row.applies) line.className = "idle";
+    const link = document.createElement("a");
+    link.href = `/statements/${encodeURIComponent(row.statement)}`;
+    link.target = "_blank";
+    link.rel = "noopener";
+    link.textContent = row.title;
+    line.insertCell().append(link);
+    const verdict = line.insertCell();
+    verdict.className = `verdict ${row.verdict.replace(/ /g, "-")}`;
+    verdict.textContent = row.verdict === "not applicable" ? "" : row.verdict;
+    const slack = line.insertCell();
+    slack.className = "number";
+    slack.textContent = row.applies && row.slack !== null ? shown(row.slack) : "";
+    line.insertCell().textContent = row.at;
+  }
+  $("panel-table").replaceChildren(table);
+  const applied = rows.filter((row) => row.applies);
+  const broken = rows.filter((row) => row.verdict === "violated");
+  $("panel-text").textContent = `Up to step ${message.until}: ${applied.length} of ${rows.length} statements apply; `
+    + (broken.length ? `violated: ${broken.map((row) => row.title).join(", ")}.` : "none of them is violated.")
+    + " Slack 0 is equality, 1 a factor of two to spare.";
+}
+
+/** @param {any} found @param {number|null} here the rate over the ceiling */
+export function drawOrbits(found, here) {
+  const c = colours(), night = isDark();
+  const z = found.visits.map((/** @type {number[]} */ row) => row.map((v) => (v ? Math.log1p(v) : null)));
+  const traces = [{
+    type: "heatmap", x: found.relative_rates, y: found.shares, z, showscale: false, hoverinfo: "none",
+    colorscale: night ? [[0, "#2b4a63"], [1, "#bfe6ff"]] : [[0, "#9cc4de"], [1, "#003a5c"]],
+  }];
+  const mark = (/** @type {number} */ x, /** @type {string} */ color, /** @type {string} */ dash) => ({ type: "line", yref: "paper", y0: 0, y1: 1, x0: x, x1: x, line: { color, dash, width: 1.4 } });
+  Plotly.react($("panel-plot"), traces, layout({
+    xaxis: { title: { text: "rate over the ceiling", standoff: 4 }, showgrid: false }, yaxis: { title: { text: "w·w* / |w*|²", font: { size: 11 } }, showgrid: false },
+    shapes: [mark(1, c.minimum, "solid"), ...(here ? [mark(here, c.edge, "dash")] : []), ...(found.diverged_from ? [mark(found.diverged_from, c.soft, "dot")] : [])],
+    hovermode: false,
+  }), CONFIG);
+  $("panel-text").textContent = "Where descent goes after 1500 steps from beside the flattest minimiser: one point up to the ceiling (green), "
+    + (found.diverged_from ? `then orbits, chaos, and from ${shown(found.diverged_from)} nothing.` : "then orbits and chaos.");
+}

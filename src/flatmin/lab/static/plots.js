@@ -1,0 +1,256 @@
+/** The two curves: sharpness with its lines, and the risk. */
+
+import { $, shown } from "./page.js";
+import { colours } from "./theme.js";
+
+/** @typedef {import("./types.js").Run} Run */
+/** @typedef {import("./types.js").View} View */
+
+export const CONFIG = { displayModeBar: false, responsive: true, doubleClick: "reset", scrollZoom: false };
+
+/** What all plots share. @param {Record<string, any>} more */
+export function layout(more = {}) {
+  const c = colours();
+  const axis = { gridcolor: c.grid, zeroline: false, linecolor: c.grid, tickfont: { size: 11 }, automargin: true, exponentformat: "power" };
+  const { xaxis = {}, yaxis = {}, ...rest } = more;
+  return {
+    margin: { l: 46, r: 12, t: 6, b: 34 },
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+    font: { family: "system-ui, Segoe UI, Arial, sans-serif", size: 12, color: c.ink },
+    legend: { orientation: "h", x: 0, y: 1, yanchor: "bottom", font: { size: 11 }, bgcolor: "rgba(0,0,0,0)" },
+    hoverlabel: { font: { size: 12 } },
+    hovermode: "x",
+    dragmode: "zoom",
+    uirevision: "stay",
+    ...rest,
+    xaxis: { ...axis, ...xaxis },
+    yaxis: { ...axis, ...yaxis },
+  };
+}
+
+/**
+ * The first records of a column, up to where the page shows the run.
+ * @param {Run} run @param {string} name @param {number} until
+ */
+const part = (run, name, until) => (run.columns[name] ?? []).slice(0, until);
+
+/** x of a run: time of a flow, steps of all others. @param {Run} run @param {number} until */
+const across = (run, until) => part(run, run.columns.time ? "time" : "step", until);
+
+/**
+ * One curve: what Plotly and the canvas both draw.
+ * @typedef {Object} Curve
+ * @property {(number|null)[]} x
+ * @property {(number|null)[]} y
+ * @property {string} color
+ * @property {number} width
+ * @property {string} [dash]
+ * @property {boolean} [steps]  as stairs
+ * @property {(number|null)[]} [low]  of a band
+ * @property {(number|null)[]} [high]
+ * @property {string} [name]  in the legend
+ * @property {string} [hover]
+ */
+
+/** @param {Run} run @param {string} name @param {number} until @param {Partial<Curve>} more @returns {Curve} */
+function curve(run, name, until, more) {
+  const band = run.columns[`${name}_high`] ? { low: part(run, `${name}_low`, until), high: part(run, `${name}_high`, until) } : {};
+  return { x: across(run, until), y: part(run, name, until), color: "#000", width: 1.6, ...band, ...more };
+}
+
+/** @param {Curve} one */
+function traces(one) {
+  const found = [];
+  if (one.high) {
+    const style = { type: "scatter", mode: "lines", x: one.x, line: { width: 0 }, hoverinfo: "skip", showlegend: false };
+    found.push({ ...style, y: one.low }, { ...style, y: one.high, fill: "tonexty", fillcolor: `${one.color}33` });
+  }
+  found.push({
+    type: "scatter", mode: "lines", x: one.x, y: one.y, name: one.name ?? "", showlegend: Boolean(one.name),
+    line: { color: one.color, width: one.width, dash: one.dash ?? "solid", shape: one.steps ? "hv" : "linear" },
+    ...(one.hover ? { hovertemplate: `${one.hover}<extra></extra>` } : { hoverinfo: "skip" }),
+  });
+  return found;
+}
+
+/** Time between two layouts of axes while curves move. */
+const AXES_PAUSE = 800;
+
+/**
+ * A plot that Plotly draws when things stand still. While they move its axes stay and the curves are
+ * painted on a canvas over them, which takes a millisecond instead of many.
+ */
+export class Moving {
+  /** @param {string} id */
+  constructor(id) {
+    this.box = $(id);
+    this.canvas = document.createElement("canvas");
+    this.canvas.className = "moving";
+    this.laid = 0;
+    this.signature = "";
+  }
+
+  /** @param {Curve[]} curves @param {any} form @param {boolean} still */
+  draw(curves, form, still) {
+    if (still) {
+      this.canvas.remove();
+      this.signature = "";
+      Plotly.react(this.box, curves.flatMap(traces), form, CONFIG);
+      return;
+    }
+    const now = performance.now(), signature = JSON.stringify([form.xaxis, form.yaxis, form.annotations, form.shapes, form.font]);
+    const first = this.signature === "";
+    if (first || (signature !== this.signature && now - this.laid > AXES_PAUSE)) {
+      Plotly.react(this.box, [{ x: [null], y: [null], type: "scatter", showlegend: false }], form, CONFIG);
+      this.signature = signature;
+      this.laid = now;
+    }
+    if (!this.canvas.parentElement) this.box.append(this.canvas);
+    this.paint(curves);
+  }
+
+  /** @param {Curve[]} curves */
+  paint(curves) {
+    const full = this.box._fullLayout, { clientWidth: width, clientHeight: height } = this.box;
+    const pen = /** @type {CanvasRenderingContext2D} */ (this.canvas.getContext("2d"));
+    const sharp = window.devicePixelRatio || 1;
+    this.canvas.width = width * sharp;
+    this.canvas.height = height * sharp;
+    pen.scale(sharp, sharp);
+    const { xaxis, yaxis } = full;
+    pen.beginPath();
+    pen.rect(xaxis._offset, yaxis._offset, xaxis._length, yaxis._length);
+    pen.clip();
+    pen.lineJoin = "round";
+    const px = (/** @type {number} */ v) => xaxis._offset + xaxis.d2p(v);
+    const py = (/** @type {number} */ v) => yaxis._offset + yaxis.d2p(v);
+    for (const one of curves) {
+      if (one.high && one.low) {
+        pen.beginPath();
+        const there = one.x.map((_, i) => i).filter((i) => one.high?.[i] !== null && one.low?.[i] !== null);
+        there.forEach((i, k) => pen[k ? "lineTo" : "moveTo"](px(Number(one.x[i])), py(Number(one.high?.[i]))));
+        there.reverse().forEach((i) => pen.lineTo(px(Number(one.x[i])), py(Number(one.low?.[i]))));
+        pen.fillStyle = `${one.color}33`;
+        pen.fill();
+      }
+      pen.beginPath();
+      let down = false, last = 0;
+      one.x.forEach((x, i) => {
+        const y = one.y[i];
+        if (x === null || y === null || y === undefined) { down = false; return; }
+        const at = py(y);
+        if (down && one.steps) pen.lineTo(px(x), last);
+        pen[down ? "lineTo" : "moveTo"](px(x), at);
+        down = true;
+        last = at;
+      });
+      pen.strokeStyle = one.color;
+      pen.lineWidth = one.width;
+      pen.setLineDash(one.dash === "dash" ? [9, 7] : one.dash === "dot" ? [2, 3] : []);
+      pen.stroke();
+    }
+  }
+}
+
+/** @param {Run[]} runs */
+function xaxis(runs) {
+  const flow = runs.some((run) => run.columns.time);
+  const last = Math.max(1, ...runs.map((run) => run.end?.steps ?? run.facts.steps));
+  return flow ? { title: { text: "time", standoff: 4 }, autorange: true, rangemode: "tozero" }
+    : { title: { text: "step", standoff: 4 }, range: [0, last], autorange: false };
+}
+
+/** Horizontal lines with their names at the right end. */
+function lines(/** @type {[string, number|null|undefined, string, string][]} */ wanted, /** @type {boolean} */ log) {
+  const there = wanted.filter(([, y]) => y !== null && y !== undefined && Number.isFinite(y) && y > 0);
+  return {
+    shapes: there.map(([, y, color, dash]) => ({
+      type: "line", xref: "paper", x0: 0, x1: 1, y0: y, y1: y, line: { color, width: 1.4, dash }, layer: "above",
+    })),
+    annotations: there.map(([text, y, color], i) => ({
+      xref: "paper", x: 1 - 0.14 * i, xanchor: "right", y: log ? Math.log10(/** @type {number} */ (y)) : y, yanchor: "bottom",
+      text, showarrow: false, font: { size: 11, color }, bgcolor: `${colours().card}b0`, borderpad: 0,
+    })),
+  };
+}
+
+/** The span of a sharpness plot: its lines and the run, but not a run that ran away. */
+function span(/** @type {number[]} */ marks, /** @type {number[]} */ reach, /** @type {boolean} */ log) {
+  const top = Math.max(...marks);
+  const high = Math.max(top, ...reach.filter((v) => v < 40 * top)) * 1.3, low = Math.min(...marks, ...reach);
+  return log ? [Math.log10(Math.max(low, high / 1e4) / 1.5), Math.log10(high)] : [0, Math.min(high, 4 * top)];
+}
+
+/** Lines that would lie on S_min are left out: their numbers are in the text. */
+function apart(/** @type {any} */ y, /** @type {any} */ least) {
+  return y && least && Math.abs(Math.log(y / least)) > 0.04;
+}
+
+const formula = (/** @type {string} */ text) => text.replace(/eta/g, "η").replace(/bη/g, "β");
+
+/**
+ * Sharpness with its lines.
+ * @param {Record<string, Run>} runs @param {View} view @param {(run: Run) => number} until
+ * @returns {[Curve[], any]}
+ */
+export function sharpnessPlot(runs, view, until) {
+  const c = colours(), list = Object.entries(runs), several = list.length > 1;
+  const curves = list.map(([slot, run]) => curve(run, "sharpness", until(run), {
+    color: slot === "b" ? c.b : c.a, width: 1.3, name: several ? slot.toUpperCase() : undefined, hover: "S = %{y:.5g}",
+  }));
+  for (const [slot, run] of list) {
+    const edges = part(run, "edge", until(run));
+    if (!edges.some((v) => v !== null)) continue;
+    curves.push({
+      x: [...across(run, until(run)), run.end?.steps ?? run.facts.steps], y: [...edges, edges[edges.length - 1]],
+      color: slot === "b" ? c.b : c.edge, width: 1.6, dash: "dash", steps: true,
+    });
+  }
+  const run = list[list.length - 1][1], { facts } = run;
+  const edge = run.columns.edge?.[until(run) - 1] ?? null;
+  const marks = lines([
+    [formula(facts.edge_formula), edge, several ? c.b : c.edge, "dash"],
+    ["S<sub>min</sub>", facts.minimal, c.minimum, "solid"],
+    ["upper bound", apart(facts.upper, facts.minimal) ? facts.upper : null, c.bound, "dot"],
+    ["lower bound", apart(facts.lower, facts.minimal) ? facts.lower : null, c.bound, "dot"],
+    ["limit of small scale", apart(facts.small_scale, facts.minimal) ? facts.small_scale : null, c.limit, "dot"],
+  ], view.log);
+  if (edge !== null) marks.shapes.shift();
+  const known = /** @type {number[]} */ ([edge, facts.minimal, facts.edge].filter((v) => v > 0));
+  const reach = list.flatMap(([, one]) => one.extent?.sharpness ?? []);
+  if (facts.upper && facts.upper < 3 * Math.max(...known)) reach.push(facts.upper);
+  const range = span(known.length ? known : [Math.max(1e-9, ...reach)], reach, view.log);
+  return [curves, layout({
+    ...marks, xaxis: xaxis(list.map(([, one]) => one)),
+    yaxis: { type: view.log ? "log" : "linear", range, autorange: false, tickformat: "~g", ...(view.log ? { dtick: range[1] - range[0] < 2.2 ? "D2" : 1 } : { nticks: 6 }) },
+  })];
+}
+
+/**
+ * The risk, and the distance if it is asked for.
+ * @param {Record<string, Run>} runs @param {View} view @param {(run: Run) => number} until
+ * @returns {[Curve[], any]}
+ */
+export function riskPlot(runs, view, until) {
+  const c = colours(), list = Object.entries(runs), several = list.length > 1;
+  const curves = list.flatMap(([slot, run]) => {
+    const name = several ? slot.toUpperCase() : view.distance ? "R − R<sub>min</sub>" : undefined;
+    const found = [curve(run, "excess_risk", until(run), { color: slot === "b" ? c.b : c.a, name, hover: "%{y:.4g}" })];
+    if (view.distance) {
+      found.push({
+        x: across(run, until(run)), y: part(run, "distance", until(run)), color: slot === "b" ? c.b : c.limit, width: 1.3, dash: "dot",
+        name: `|w − w*|²${several ? ` ${slot.toUpperCase()}` : ""}`, hover: "%{y:.4g}",
+      });
+    }
+    return found;
+  });
+  const { facts } = list[0][1];
+  const reach = list.flatMap(([, one]) => one.extent?.excess_risk ?? []);
+  const top = Math.max(facts.excess_at_zero, ...reach.filter((v) => v < 1e4 * facts.excess_at_zero));
+  const low = Math.max(Math.min(facts.goal / 3, ...reach), top * 1e-26);
+  const marks = lines([["w = 0", facts.excess_at_zero, c.bound, "dot"], ["learned", facts.goal, c.minimum, "solid"]], true);
+  return [curves, layout({
+    ...marks, xaxis: xaxis(list.map(([, one]) => one)),
+    yaxis: { type: "log", range: [Math.log10(low) - 0.4, Math.log10(top) + 0.6], autorange: false, nticks: 6 },
+  })];
+}

@@ -1,0 +1,164 @@
+"""The lab's map, panels and sentences, against runs one at a time and plain NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import flatmin
+import oracles
+from flatmin.lab import bifurcation, maps, panels
+from flatmin.lab.engine import ground_of
+from flatmin.lab.sentences import Sight, sentence
+from flatmin.lab.settings import setting_of
+from flatmin.lab.tables import Tables
+from lab_settings import EDGE, PLAIN, like
+
+
+@pytest.fixture(scope="module")
+def tables():
+    found = Tables()
+    yield found
+    found.close()
+
+
+@pytest.mark.parametrize("axis", maps.AXES)
+def test_a_pixel_is_the_run_it_stands_for(axis, tables):
+    plan, picture = maps.whole(setting_of(PLAIN), axis, tables)
+    pixels = picture.at(1)
+    rows, columns = len(plan.rows), len(plan.rates)
+    assert np.shape(pixels["state"]) == (rows, columns)
+    assert np.min(pixels["state"]) >= 0  # every pixel was run
+    for row, column in ((0, 40), (rows // 2, 30), (rows // 2, 60), (rows - 1, 45)):
+        one = plan.rows[row]
+        setting = one.ground.setting
+        scale = one.value if axis == "scale" else setting.initialisation.scale
+        run = flatmin.train(
+            one.ground.samples,
+            one.ground.network,
+            init="pytorch",
+            scale=scale,
+            learning_rate=plan.rates[column],
+            steps=plan.steps,
+        )
+        assert plan.as_dict()["states"][pixels["state"][row][column]] == run.state
+        if run.state != "diverged":
+            share = run.final_sharpness.value / run.minimal_sharpness
+            assert pixels["ratio"][row][column] == pytest.approx(share, rel=2e-3)
+
+
+def test_passes_add_up_to_the_whole_without_repeating(tables):
+    plan = maps.plan(setting_of(EDGE), "scale", tables)
+    seen = [
+        (row, column)
+        for number in range(len(plan.strides))
+        for batch in maps.batches(plan, number)
+        for row, column in zip(batch.rows.tolist(), batch.columns.tolist(), strict=True)
+    ]
+    assert len(seen) == len(set(seen)) == maps.SIDE**2
+    first = sum(len(batch.rates) for batch in maps.batches(plan, 0))
+    assert first == (maps.SIDE // maps.STRIDES[0]) ** 2
+
+
+def test_ceilings_on_the_map_are_those_of_the_theory(tables):
+    plan = maps.plan(setting_of(PLAIN), "depth", tables).as_dict()
+    data = ground_of(setting_of(PLAIN), tables).samples.regression()
+    for depth, ceiling in list(zip(plan["values"], plan["ceilings"], strict=True))[::7]:
+        assert ceiling == pytest.approx(2.0 / flatmin.minimal_sharpness(data, int(depth)).exact)
+
+
+def test_a_map_of_a_flow_is_refused(tables):
+    with pytest.raises(flatmin.SettingError, match="gradient flow has none"):
+        maps.plan(setting_of(like(PLAIN, method={"name": "flow"})), "scale", tables)
+
+
+def test_eigenvalues_and_singular_values_of_the_last_weights(tables):
+    content = like(PLAIN, architecture__depth=2, method__steps=30)
+    ground = ground_of(setting_of(content), tables)
+    taken = panels.snapshots(ground, 30)
+    found = panels.layers(ground, taken)
+    weights = flatmin.descend(ground.samples, ground.start(1), 0.07, 30).ensemble[0]
+    _, hessian = oracles.gradient_and_hessian(ground.samples, ground.network, weights)
+    largest = np.sort(np.linalg.eigvalsh(hessian))[::-1][:4]
+    np.testing.assert_allclose(np.array(found["eigenvalues"])[:, -1], largest, rtol=1e-9)
+    for layer, matrix in enumerate(weights):
+        values = np.linalg.svd(matrix, compute_uv=False)
+        assert found["first"][layer][-1] == pytest.approx(values[0])
+        assert found["second"][layer][-1] == pytest.approx(values[1] if len(values) > 1 else 0.0)
+
+
+def test_snapshots_follow_changes_of_the_rate(tables):
+    content = like(changes=[[20, 0.1]])
+    ground = ground_of(setting_of(content), tables)
+    taken = panels.snapshots(ground, 60)
+    first = flatmin.descend(ground.samples, ground.start(1), 0.07, 20, observe_ends=False)
+    last = flatmin.descend(ground.samples, first.ensemble, 0.1, 40)
+    np.testing.assert_array_equal(taken.weights.flat()[-1], last.ensemble.flat()[0])
+    assert taken.at.tolist() == [float(i) for i in range(61)]
+
+
+def test_the_ledger_of_a_settled_run(tables):
+    content = like(PLAIN, method__steps=2000)
+    rows = panels.ledger(ground_of(setting_of(content), tables), 2000)
+    verdicts = {row["statement"]: row["verdict"] for row in rows}
+    assert verdicts["theorem-2"] == "holds"
+    assert verdicts["exact-minimal-sharpness"] == "holds"
+    assert "violated" not in verdicts.values()
+
+
+def test_orbits_are_those_of_the_balanced_map_on_white_data(tables):
+    """On white data w.w*/|w*|^2 = u^L along u <- u - (2 c/L) (u^(2L-1) - u^(L-1))."""
+    depth, steps = 3, bifurcation.WAIT + bifurcation.SEEN
+    content = like(
+        PLAIN,
+        problem={"generator": "whitened", "n": 20, "d": 3, "noise": 0.0},
+        architecture={"kind": "mlp", "depth": depth},
+    )
+    found = bifurcation.orbits(ground_of(setting_of(content), tables))
+    cell = found.shares[1] - found.shares[0]
+    for wanted, period in ((0.9, 1), (1.1, 2), (1.27, 4)):
+        column = int(np.argmin(np.abs(found.relative_rates - wanted)))
+        c, u, orbit = found.relative_rates[column], 1.01, []
+        for step in range(steps):
+            u -= 2.0 * c / depth * (u ** (2 * depth - 1) - u ** (depth - 1))
+            if step >= steps - period:
+                orbit.append(u**depth)
+        cells = found.shares[found.visits[:, column] > 0]
+        for place in orbit:
+            assert np.min(np.abs(cells - place)) <= cell
+        for place in cells:
+            assert np.min(np.abs(np.array(orbit) - place)) <= 1.5 * cell
+    assert found.diverged_from == pytest.approx(2.15, abs=0.05)
+
+
+def sight(sharpness, excess=None, edge=10.0):
+    values = np.asarray(sharpness, dtype=float)
+    risk = np.geomspace(1.0, 0.1, len(values)) if excess is None else np.asarray(excess)
+    return Sight(
+        step=len(values) - 1,
+        excess=risk,
+        sharpness=values,
+        edge=edge,
+        formula="2/eta",
+        excess_at_zero=1.0,
+        goal=1e-3,
+    )
+
+
+@pytest.mark.parametrize(
+    ("seen", "words"),
+    [
+        (sight(np.linspace(2, 8, 30)), "Sharpness rises, to 0.79 of 2/eta"),
+        (sight(np.linspace(2, 10.2, 30)), "has reached 2/eta: from here it oscillates"),
+        (sight([9.0] + [9.0, 12.0] * 40), "swings about 2/eta: this is the edge of stability"),
+        (sight([30.0] * 20), "above 2/eta: every step overshoots"),
+        (sight([5.0] * 30), "Sharpness is 0.5 of 2/eta"),
+        (sight([5.0] * 30, [1.0] * 30), "near the saddle"),
+        (sight([5.0] * 30, np.geomspace(1, 1e-4, 30)), "Learned"),
+        (sight([5.0] * 30, np.geomspace(1, 1e4, 30)), "run away"),
+        (sight([5.0] * 30, [*np.geomspace(1, 0.01, 20), *np.geomspace(0.01, 0.5, 10)]), "jumps"),
+        (sight(np.linspace(2, 8, 30), edge=None), "Sharpness rises: "),
+    ],
+)
+def test_sentences_follow_what_happens(seen, words):
+    assert words in sentence(seen)
