@@ -2,6 +2,7 @@
 # A second call finds the environment in place and installs nothing.
 PYTHON ?= python3
 VENV ?= .venv
+PROBES_VENV ?= $(VENV)-probes
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DOCS_READY := $(VENV)/.ready-docs
@@ -12,12 +13,13 @@ GENERATED := docs/_generated
 SIDE_BY_SIDE := -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-browser test-processors reproduce lab bench docs lint clean
+.PHONY: help install test test-browser test-probes test-processors reproduce lab bench docs lint clean
 
 help:
 	@echo "make install          the command, in $(BIN)"
 	@echo "make test             run the test suite"
 	@echo "make test-browser     the lab's page in a real browser, and its server under fire"
+	@echo "make test-probes      those that need PyTorch, in an environment of their own"
 	@echo "make test-processors  the same as on other processors; SETTINGS=old runs one setting"
 	@echo "make reproduce        every figure and claim of the paper, in minutes"
 	@echo "make lab              runs in your browser, as they happen"
@@ -49,6 +51,16 @@ test-browser: $(BROWSER_READY)
 	CHROMIUM="$$($(BIN)/python scripts/find_chromium.py)" && export CHROMIUM && \
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest tests/browser --override-ini addopts="--import-mode=importlib -q"
 
+# PyTorch first, so that nothing pulls another.
+$(PROBES_VENV)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(PROBES_VENV)
+	$(PROBES_VENV)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	PIP_CONSTRAINT=$(abspath constraints.txt) $(PROBES_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[probes]'
+	@touch $@
+
+test-probes: $(PROBES_VENV)/.ready
+	OMP_NUM_THREADS=1 $(PROBES_VENV)/bin/python -m pytest -o addopts="--doctest-modules --import-mode=importlib -q" tests/probes src/flatmin/probes
+
 test-processors: $(READY)
 	PYTEST_ADDOPTS="$(SIDE_BY_SIDE)" $(BIN)/python scripts/test_processors.py $(SETTINGS)
 
@@ -77,4 +89,4 @@ lint: $(READY)
 	$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis reproduction docs/_build $(GENERATED)
+	rm -rf $(VENV) $(PROBES_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis reproduction docs/_build $(GENERATED)

@@ -23,8 +23,13 @@ CASES = {
     "central-flow-d5": "central:central_flow_d5",
     "scaling": "descent:scaling",
 }
-ON_REQUEST = {"advice": "advice:advice", "lab": "lab:lab"}
-"""Cases without rivals, which run only when they are named."""
+ON_REQUEST = {
+    "advice": "advice:advice",
+    "lab": "lab:lab",
+    "probes": "probes:probes",
+    "monitor": "monitor:monitor",
+}
+"""Cases that are not about speed against rivals and run only when they are named."""
 
 
 def run(
@@ -33,6 +38,17 @@ def run(
     """The named cases, or all that are about speed, one after the other."""
     known = CASES | ON_REQUEST
     chosen = [check_choice("case", case, known) for case in cases] or list(CASES)
+    if not set(chosen) <= {"probes", "monitor"}:  # these bring rivals of their own
+        _check_rivals()
+    results = []
+    for case in chosen:
+        announce(case)
+        module, function = known[case].split(":")
+        results.append(getattr(import_module(f"benchmarks.{module}"), function)())
+    return results
+
+
+def _check_rivals() -> None:
     try:
         import diffrax  # noqa: F401
         import jax  # noqa: F401
@@ -43,9 +59,3 @@ def run(
             f"benchmarks compare with {error.name}, which is not installed: "
             "pip install 'flatmin[bench]'"
         ) from None
-    results = []
-    for case in chosen:
-        announce(case)
-        module, function = known[case].split(":")
-        results.append(getattr(import_module(f"benchmarks.{module}"), function)())
-    return results

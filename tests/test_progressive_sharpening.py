@@ -107,7 +107,7 @@ def test_a_strong_direction_across_makes_it_monotone() -> None:
     """b/a >= L/(L-2): here w* lies along the weakest of two directions."""
     sigma, w_star = np.diag([1.0, 4.0]), np.array([1.0, 0.0])
     X = np.linalg.cholesky(sigma) @ np.array([[1.0, 1.0, -1.0, -1.0], [1.0, -1.0, 1.0, -1.0]])
-    data = Samples(X.T, X.T @ w_star, ("a", "b"), ("y",)).regression()
+    data = Samples.from_arrays(X.T, X.T @ w_star).regression()
     np.testing.assert_allclose(data.sigma, sigma, atol=1e-12)
     low, high = falling_range(data, 4)
     assert low == high

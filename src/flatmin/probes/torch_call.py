@@ -1,0 +1,120 @@
+"""A PyTorch model as a function of its parameters; nothing of the model changes, nor can it.
+
+Parameters and buffers are handed to the model as copies (`torch.func.functional_call`, which puts
+its own back whatever happens), gradients are not accumulated, and the state of the random
+generators is put back. A batch always sees the same random numbers, so that dropout is the same in
+every product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from flatmin.core.errors import DataError, SettingError
+
+Loss = Callable[..., Tensor]
+Values = dict[str, Tensor]
+
+
+class TorchCall:
+    """The loss of a batch at given parameters.
+
+    A batch that is a pair has the loss loss(model(inputs), targets); any other has
+    loss(model, batch).
+    """
+
+    def __init__(self, model: nn.Module, loss: Loss, parameters: Sequence[str] | None) -> None:
+        self.model, self.loss = model, loss
+        self.step: float | None = None  # of finite differences, once it was found
+        self.chosen = choose(model, parameters)
+        self._devices = {one.device for one in self.chosen.values()}
+        if len(self._devices) > 1:
+            names = ", ".join(sorted(map(str, self._devices)))
+            raise SettingError(
+                f"the parameters are on several devices ({names}): choose those of one"
+            )
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return next(iter(self._devices))
+
+    def value(self, values: Values, batch: Any, number: int) -> Tensor:
+        """The loss of a batch, which has this number among the batches."""
+        with self.drawing(number):
+            if isinstance(batch, (list, tuple)) and len(batch) == 2:
+                return self._checked(self.loss(self.output(values, batch[0]), batch[1]))
+            call = lambda *inputs, **named: self.output(values, *inputs, **named)  # noqa: E731
+            return self._checked(self.loss(call, batch))
+
+    def output(self, values: Values, *inputs: Any, **named: Any) -> Any:
+        """The model's output."""
+        buffers = {name: one.clone() for name, one in self.model.named_buffers()}
+        return functional_call(self.model, {**buffers, **values}, inputs, named)
+
+    def _checked(self, value: Any) -> Tensor:
+        if not isinstance(value, Tensor) or value.numel() != 1:
+            what = (
+                f"a tensor of shape {tuple(value.shape)}"
+                if isinstance(value, Tensor)
+                else repr(value)
+            )
+            raise SettingError(
+                f"loss must return one number, got {what}: take its mean over the samples"
+            )
+        return value.reshape(())
+
+    @contextmanager
+    def drawing(self, seed: int) -> Iterator[None]:
+        """The same random numbers for a batch in every product; the state before afterwards."""
+        device = self.device
+        own = getattr(torch, device.type) if device.type in ("cuda", "mps") else None
+        place = (device,) if device.type == "cuda" else ()
+        before = torch.get_rng_state(), None if own is None else own.get_rng_state(*place)
+        try:
+            torch.default_generator.manual_seed(seed)
+            if own is not None:
+                own.manual_seed(seed)
+            yield
+        finally:
+            torch.set_rng_state(before[0])
+            if own is not None:
+                own.set_rng_state(before[1], *place)
+
+
+def choose(model: nn.Module, names: Sequence[str] | None) -> Values:
+    """The parameters that are differentiated, by name."""
+    known = dict(model.named_parameters())
+    if isinstance(names, str):
+        raise SettingError(f"parameters must be a list of names, got the string {names!r}")
+    for name in names or ():
+        if name not in known:
+            raise SettingError(f"parameters: the model has no parameter {name!r}")
+    if not known:
+        raise SettingError(f"the model {type(model).__name__} has no parameters")
+    chosen = {name: one for name, one in known.items() if one.requires_grad}
+    if names is not None:
+        chosen = {name: known[name] for name in names}
+    whole = [name for name, one in known.items() if not one.is_floating_point()]
+    if whole and not (chosen and set(whole).isdisjoint(chosen)):
+        kind = known[whole[0]].dtype
+        raise SettingError(
+            f"parameter {whole[0]!r} is of type {kind}: a Hessian needs float32 or float64"
+        )
+    if not chosen:
+        raise SettingError("no parameter of the model requires a gradient (requires_grad is False)")
+    for name, value in chosen.items():
+        if value.dtype not in (torch.float32, torch.float64):
+            raise SettingError(
+                f"parameter {name!r} is of type {value.dtype}: a Hessian needs float32 or float64 "
+                "(model.float())"
+            )
+        if not bool(torch.isfinite(value).all()):
+            raise DataError(f"parameter {name!r} holds values that are not finite")
+    return chosen

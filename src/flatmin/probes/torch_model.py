@@ -1,0 +1,166 @@
+"""A PyTorch model, its loss and its data as a symmetric operator.
+
+The matrix is that of the mean loss over all samples: every batch, and every chunk of a batch, is
+weighted by its number of samples. Vectors are flat tensors where the model is. Products are taken
+the cheapest way that the model can go (`torch_products`); one that it cannot go is left for
+the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from flatmin.core.arrays import Float
+from flatmin.core.checks import check_choice, check_count
+from flatmin.core.errors import DataError, FlatminError, SettingError
+from flatmin.probes.torch_batches import as_batches, chunks, describe, rows
+from flatmin.probes.torch_call import Loss, TorchCall, Values
+from flatmin.probes.torch_products import WAYS, gauss_newton, gradient
+
+MATRICES = ("Hessian", "Gauss-Newton")
+
+
+class TorchModel:
+    """The operator; `how` says which way its products go."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        batches: Any,
+        parameters: Sequence[str] | None = None,
+        matrix: str = "Hessian",
+        chunk: int | None = None,
+    ) -> None:
+        self.matrix = check_choice("matrix", matrix, MATRICES)
+        self._call = TorchCall(model, loss, parameters)
+        chosen = self._call.chosen
+        self._shapes = {name: one.shape for name, one in chosen.items()}
+        self._kinds = {name: one.dtype for name, one in chosen.items()}
+        self.size = sum(one.numel() for one in chosen.values())
+        # The widest type holds vectors, the narrowest limits their products.
+        wide = all(kind == torch.float64 for kind in self._kinds.values())
+        self._kind = torch.float64 if torch.float64 in self._kinds.values() else torch.float32
+        self._eps = float(torch.finfo(torch.float64 if wide else torch.float32).eps)
+        self.batches = as_batches(batches, self._call.device)
+        self.data = describe(batches, self.batches)
+        counts = [rows(batch) for batch in self.batches]
+        self.shares = [count / sum(counts) for count in counts]
+        self._chunk = None if chunk is None else check_count("chunk", chunk)
+        self.how = next(iter(WAYS))
+        self._check()
+
+    def _check(self) -> None:
+        """That the first loss is one finite number, and the mean of those of its chunks."""
+        at, first = self._at(), self.batches[0]
+        with torch.no_grad():
+            whole = float(self._call.value(at, first, 0))
+            if not np.isfinite(whole):
+                raise DataError(f"the loss of the first batch is not finite: {whole}")
+            if self._chunk is None or rows(first) <= self._chunk:
+                return
+            pieces = chunks(first, self._chunk)
+            mean = sum(share * float(self._call.value(at, one, 0)) for share, one in pieces)
+        if abs(mean - whole) > 1e4 * self._eps * max(abs(whole), 1e-3):
+            raise SettingError(
+                f"chunk: the loss of a batch ({whole:.6g}) is not the mean of that of its chunks "
+                f"({mean:.6g}): normalisation over a batch, random layers and losses that sum "
+                "do not allow chunks"
+            )
+
+    @property
+    def precision(self) -> float:
+        """Of a product."""
+        return self._eps ** (2.0 / 3.0) if self.how == "finite differences" else self._eps
+
+    def gaussian(self, seed: int) -> Tensor:
+        """The same numbers on every device: drawn on the processor."""
+        source = torch.Generator().manual_seed(seed)
+        drawn = torch.randn(self.size, generator=source, dtype=torch.float64)
+        return drawn.to(self._kind).to(self._call.device)
+
+    def dots(self, basis: list[Tensor], v: Tensor) -> Float:
+        """In double precision where the device has it."""
+        wide = torch.float64 if v.device.type != "mps" else torch.float32
+        other = v.to(wide)
+        return np.asarray(torch.stack([torch.dot(q.to(wide), other) for q in basis]).cpu(), float)
+
+    def combine(self, basis: list[Tensor], coefficients: Float) -> Tensor:
+        """One vector at a time; no copy of the basis."""
+        total = torch.zeros_like(basis[0])
+        for q, c in zip(basis, coefficients.tolist(), strict=True):
+            total.add_(q, alpha=c)
+        return total
+
+    def vector(self, given: Any) -> Tensor:
+        """A direction: flat, or a tensor for each parameter, as a list or by name."""
+        parts = list(given.values()) if isinstance(given, dict) else given
+        if not isinstance(parts, Tensor):
+            parts = torch.cat([torch.as_tensor(one).reshape(-1) for one in parts])
+        flat = parts.detach().to(self._call.device, self._kind).reshape(-1)
+        if flat.numel() != self.size:
+            raise SettingError(f"a direction must have {self.size} entries, got {flat.numel()}")
+        if not bool(torch.isfinite(flat).all()) or not bool(flat.any()):
+            raise SettingError("a direction must be finite and not zero")
+        return flat
+
+    def parts(self, v: Tensor) -> Iterator[Tensor]:
+        """H_B v of each batch."""
+        for number in range(len(self.batches)):
+            yield self.part(number, v)
+
+    def part(self, number: int, v: Tensor) -> Tensor:
+        """H_B v of one batch."""
+        at, along, total = self._at(), self._split(v), torch.zeros_like(v)
+        for share, piece in chunks(self.batches[number], self._chunk):
+            total.add_(self._join(self._one(at, along, piece, number)), alpha=share)
+        return total
+
+    def _one(self, at: Values, v: Values, batch: Any, number: int) -> Values:
+        if self.matrix == "Gauss-Newton":
+            return gauss_newton(self._call, at, v, batch, number)
+        ways = list(WAYS)
+        for way in ways[ways.index(self.how) :]:
+            try:
+                found = WAYS[way](self._call, at, v, batch, number)
+            except FlatminError:
+                raise
+            except (NotImplementedError, RuntimeError) as error:
+                if way == ways[-1] or isinstance(error, torch.OutOfMemoryError):
+                    raise
+                continue
+            self.how = way
+            return found
+        raise AssertionError
+
+    def another_way(self) -> bool:
+        """Take the next way to products; False if there is none."""
+        ways = list(WAYS)
+        if self.matrix == "Gauss-Newton" or self.how == ways[-1]:
+            return False
+        self.how = ways[ways.index(self.how) + 1]
+        return True
+
+    def gradients(self) -> Iterator[Tensor]:
+        """The gradient of each batch, flat."""
+        for number, batch in enumerate(self.batches):
+            total = torch.zeros(self.size, dtype=self._kind, device=self._call.device)
+            for share, piece in chunks(batch, self._chunk):
+                total.add_(self._join(gradient(self._call, self._at(), piece, number)), alpha=share)
+            yield total
+
+    def _at(self) -> Values:
+        return {name: one.detach() for name, one in self._call.chosen.items()}
+
+    def _split(self, flat: Tensor) -> Values:
+        parts = torch.split(flat, [shape.numel() for shape in self._shapes.values()])
+        named = zip(self._shapes.items(), parts, strict=True)
+        return {name: part.reshape(shape).to(self._kinds[name]) for (name, shape), part in named}
+
+    def _join(self, named: Values) -> Tensor:
+        return torch.cat([named[name].detach().reshape(-1).to(self._kind) for name in self._shapes])

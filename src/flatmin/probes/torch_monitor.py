@@ -1,0 +1,182 @@
+"""A monitor of training: how far from the edge of stability, for a share of its time.
+
+Most checks are quick: from the last eigenvector with a little of a new random vector, until the
+value has settled. Every few checks a full one begins from the last eigenvector and as much of a
+random vector, and goes on until its interval is narrow: a new largest eigenvalue is noticed.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from flatmin.core.checks import check_count, check_positive
+from flatmin.core.errors import SettingError
+from flatmin.probes.measure import largest, standard_error
+from flatmin.probes.scaled import Scaled
+from flatmin.probes.torch_call import Loss
+from flatmin.probes.torch_gauges import Gauge, gauge_of
+from flatmin.probes.torch_model import TorchModel
+from flatmin.probes.watch import Check, Watch, tell
+
+FULL_EVERY = 8
+CARE = 1.2  # products may take longer than in the last check
+NEWS = 0.1  # the length of the random part of a quick check's start
+
+
+class Monitor(Watch):
+    """Call it after every step of the optimiser; it looks when it can afford to.
+
+    - budget: the share of the time that it may take, as measured, besides its making; the first
+      check waits until it can be afforded. None: a check at every call;
+    - batches: what the loss is measured on. Several batches mean that each step sees one of them:
+      plain SGD is then gauged by batch sharpness (`small_batches` says otherwise);
+    - writer: anything with TensorBoard's `add_scalar`; line: whether to print a line a check.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        batches: Any,
+        optimizer: Any,
+        budget: float | None = 0.03,
+        *,
+        tolerance: float = 0.02,
+        confidence: float = 0.999,
+        small_batches: bool | None = None,
+        chunk: int | None = None,
+        most_products: int = 100,
+        writer: Any = None,
+        line: bool = False,
+    ) -> None:
+        super().__init__(checks=[])
+        if budget is not None and not 0.0 < budget <= 1.0:
+            raise SettingError(f"budget must be a share between 0 and 1, got {budget!r}")
+        self._budget, self._line, self._writer = budget, line, writer
+        self._tolerance = check_positive("tolerance", tolerance)
+        self._confidence, self._most = confidence, check_count("most_products", most_products)
+        own = {id(one) for group in optimizer.param_groups for one in group["params"]}
+        names = [name for name, one in model.named_parameters() if id(one) in own]
+        if not names:
+            raise SettingError("optimizer: none of its parameters is one of the model's")
+        self._operator = TorchModel(model, loss, batches, names, chunk=chunk)
+        self._parameters: list[Tensor] = [dict(model.named_parameters())[name] for name in names]
+        self._optimizer = optimizer
+        gauge_of(optimizer, self._parameters)  # says at once if there is none
+        several = len(self._operator.shares) > 1
+        self._small = several if small_batches is None else small_batches
+        self._vector: Tensor | None = None
+        # The direction of the parameters that is the first to become unstable, flat.
+        self.top: Tensor | None = None
+        self._steps = 0
+        self._begun = time.perf_counter()
+        self.spent = 0.0
+        self._pace = 0.0  # seconds a product
+        self._wanted = {True: 12, False: 2}  # products of the last full and the last quick check
+        self._allowed = self._most
+        for _ in range(2):  # the first product loads what it needs, the second is timed
+            begun = time.perf_counter()
+            next(self._operator.parts(self._operator.gaussian(0)))
+            self._pace = (time.perf_counter() - begun) / self._operator.shares[0]
+
+    @property
+    def share(self) -> float:
+        """The share of all time since the first call that checks took."""
+        total = time.perf_counter() - self._begun
+        return self.spent / total if total else 0.0
+
+    def __call__(self) -> Check | None:
+        """After a step: a check, or None where the budget does not allow it."""
+        begun = time.perf_counter()
+        if self._steps == 0:
+            self._begun = begun
+        self._steps += 1
+        if self._budget is not None:
+            left = self._budget * (begun - self._begun) - self.spent
+            self._allowed = min(self._most, int(left / (CARE * self._pace or 1e-9)))
+            if self._allowed < self._wanted[self._full]:
+                return None
+        full = self._full
+        check = self.check()
+        cost = time.perf_counter() - begun
+        self.spent += cost
+        if check is not None:
+            self._pace, self._wanted[full] = cost / check.products, check.products
+        return check
+
+    @property
+    def _full(self) -> bool:
+        """Whether the next check is a full one."""
+        return len(self.checks) % FULL_EVERY == 0
+
+    def check(self, step: int | None = None) -> Check | None:
+        """A check now, whatever the budget; None while the optimiser has no state."""
+        self._steps = self._steps if step is None else step
+        gauge = gauge_of(self._optimizer, self._parameters)
+        if gauge is None:
+            return None
+        found = self._batches(gauge) if self._small and gauge.plain else self._eigenvalue(gauge)
+        self.checks.append(found)
+        if self._writer is not None:
+            tell(found, self._writer)
+        if self._line:
+            print(f"\r{found}", end="", file=sys.stderr, flush=True)
+        return found
+
+    def _eigenvalue(self, gauge: Gauge) -> Check:
+        full = self._full
+        matrix = Scaled(self._operator, gauge.root, gauge.shift)
+        found = largest(
+            matrix,
+            tolerance=self._tolerance,
+            confidence=self._confidence,
+            budget=self._allowed,
+            start=self._vector,
+            seed=len(self.checks),
+            quick=not full,
+            news=1.0 if full else NEWS,
+        )
+        self._vector, self.top = found.vector, gauge.root * found.vector
+        # Where one rate holds for all, the sharpness itself is shown.
+        one = float(gauge.root[0]) ** 2 if bool((gauge.root == gauge.root[0]).all()) else 1.0
+        return Check(
+            step=self._steps,
+            seconds=time.perf_counter() - self._begun,
+            gauge=gauge.name,
+            measured=found.value / one,
+            low=found.low / one,
+            high=found.high / one,
+            edge=gauge.reach / one,
+            rate=gauge.rate,
+            products=found.products,
+            full=full,
+        )
+
+    def _batches(self, gauge: Gauge) -> Check:
+        """Batch sharpness, with two standard errors on either side."""
+        operator, values = self._operator, []
+        for number, g in enumerate(operator.gradients()):
+            square = float(operator.dots([g], g)[0])
+            bent = operator.part(number, g) + gauge.shift * g
+            values.append(float(operator.dots([g], bent)[0]) / square if square else 0.0)
+        mean = float(np.dot(operator.shares, values))
+        error = standard_error(operator.shares, np.array(values))
+        room = 2.0 * error if error is not None else math.inf
+        return Check(
+            step=self._steps,
+            seconds=time.perf_counter() - self._begun,
+            gauge="batch sharpness",
+            measured=mean,
+            low=mean - room,
+            high=mean + room,
+            edge=gauge.reach / gauge.rate,
+            rate=gauge.rate,
+            products=1,
+            full=True,
+        )

@@ -1,0 +1,93 @@
+"""What a monitor saw: one record a check, as a line, a table, a file or a picture."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Check:
+    """One look at the edge.
+
+    - measured: what the gauge reads, between `low` and `high` (with `confidence`, or None);
+    - edge: the largest stable value of it; headroom is edge over measured;
+    - rate, largest_rate: of now, and the largest that would still be stable here;
+    - full: whether a fresh random start was followed until the interval was narrow.
+
+    For gauges of a preconditioned matrix `measured` includes the rate; for plain descent, heavy
+    ball and Nesterov it is the sharpness itself.
+    """
+
+    step: int
+    seconds: float
+    gauge: str
+    measured: float
+    low: float
+    high: float
+    edge: float
+    rate: float
+    products: int
+    full: bool
+
+    @property
+    def headroom(self) -> float:
+        """Above 1: stable. Infinite where nothing curves upwards."""
+        return self.edge / self.measured if self.measured > 0.0 else math.inf
+
+    @property
+    def largest_rate(self) -> float:
+        """The largest stable rate, here and now."""
+        return self.rate * self.headroom
+
+    def __str__(self) -> str:
+        return (
+            f"step {self.step}: headroom {self.headroom:.3g} ({self.gauge}: {self.measured:.4g} "
+            f"against {self.edge:.4g}); rate {self.rate:.3g}, stable up to {self.largest_rate:.3g}"
+        )
+
+
+@dataclass
+class Watch:
+    """All checks of a training."""
+
+    checks: list[Check]
+
+    @property
+    def edge_reached(self) -> int | None:
+        """The first step at which the headroom was 1 or less; None if it never was."""
+        return next((one.step for one in self.checks if one.headroom <= 1.0), None)
+
+    def table(self) -> pd.DataFrame:
+        """A row a check."""
+        import pandas as pd
+
+        rows = []
+        for one in self.checks:
+            rows.append(asdict(one) | {"headroom": one.headroom, "largest_rate": one.largest_rate})
+        return pd.DataFrame(rows)
+
+    def write(self, path: str | Path) -> None:
+        """The table as Parquet."""
+        from flatmin.core.files import writing
+
+        with writing(Path(path)) as temporary:
+            self.table().to_parquet(temporary)
+
+    def plot(self) -> Figure:
+        """What was measured against the edge, and the headroom."""
+        from flatmin.probes.figures import watch_figure
+
+        return watch_figure(self)
+
+
+def tell(check: Check, writer: Any) -> None:
+    """Scalars for TensorBoard, or anything with its `add_scalar`."""
+    for name in ("headroom", "measured", "edge", "largest_rate"):
+        writer.add_scalar(f"flatmin/{name}", getattr(check, name), check.step)

@@ -1,0 +1,81 @@
+"""The JAX twin, against jax.hessian."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+
+import flatmin.jax as probes
+from flatmin.core.errors import DataError, SettingError
+
+RNG = np.random.default_rng(0)
+X, Y = RNG.standard_normal((30, 4)).astype("f4"), RNG.standard_normal((30, 2)).astype("f4")
+TREE = {
+    "in": {"w": RNG.standard_normal((4, 6)).astype("f4"), "b": np.zeros(6, "f4")},
+    "out": {"w": RNG.standard_normal((6, 2)).astype("f4")},
+}
+BATCHES = [(X[:20], Y[:20]), (X[20:], Y[20:])]
+
+
+def loss(tree, batch):
+    x, y = batch
+    hidden = jnp.tanh(x @ tree["in"]["w"] + tree["in"]["b"])
+    return jnp.mean((hidden @ tree["out"]["w"] - y) ** 2)
+
+
+def dense(tree=TREE, function=loss):
+    flat, back = ravel_pytree(tree)
+    return np.asarray(jax.hessian(lambda w: function(back(w), (X, Y)))(flat), float)
+
+
+def test_all_probes_agree_with_the_dense_hessian():
+    hessian = dense()
+    truth = np.linalg.eigvalsh(hessian)
+    found = probes.sharpness(loss, TREE, BATCHES)
+    assert found.low <= truth[-1] <= found.high
+    assert found.narrow
+    ends = probes.spectrum(loss, TREE, BATCHES, 2, tolerance=1e-4)
+    np.testing.assert_allclose(ends.top, truth[::-1][:2], rtol=1e-3)
+    np.testing.assert_allclose(ends.bottom, truth[:2], atol=1e-3)
+    trace = probes.trace(loss, TREE, BATCHES, vectors=100)
+    assert abs(trace.value - truth.sum()) <= 5 * trace.standard_error
+    share, error = probes.density(loss, TREE, BATCHES).above(1.0)
+    assert abs(share - np.mean(truth > 1.0)) <= 5 * error
+    ones = probes.along(loss, TREE, BATCHES, jax.tree.map(jnp.ones_like, TREE))
+    assert ones.curvature == pytest.approx(hessian.mean() * len(hessian), rel=1e-4)
+
+
+def test_layers_are_diagonal_blocks():
+    found = probes.per_layer(loss, TREE, BATCHES)
+    for name, block in TREE.items():
+        truth = np.linalg.eigvalsh(
+            dense(block, lambda one, batch, n=name: loss({**TREE, n: one}, batch))
+        )
+        assert found[name].low <= truth[-1] <= found[name].high
+
+
+def test_reverse_over_reverse_where_forward_is_missing():
+    @jax.custom_vjp
+    def tanh(x):
+        return jnp.tanh(x)
+
+    tanh.defvjp(lambda x: (jnp.tanh(x), x), lambda x, g: (g * (1 - jnp.tanh(x) ** 2),))
+
+    def other(tree, batch):
+        x, y = batch
+        return jnp.mean((tanh(x @ tree["in"]["w"] + tree["in"]["b"]) @ tree["out"]["w"] - y) ** 2)
+
+    found = probes.sharpness(other, TREE, BATCHES)
+    assert found.low <= np.linalg.eigvalsh(dense())[-1] <= found.high
+
+
+def test_bad_input():
+    with pytest.raises(SettingError, match=r"one number, got shape \(20, 2\)"):
+        probes.sharpness(lambda t, b: b[0][:, :2] * t["out"]["w"][0], TREE, BATCHES)
+    with pytest.raises(DataError, match="batch 2 of 2 holds values"):
+        probes.sharpness(loss, TREE, [BATCHES[0], (X * np.nan, Y)])
+    with pytest.raises(SettingError, match=r"parameter \['n'\] is of type int32"):
+        probes.sharpness(loss, {"n": jnp.arange(3)}, BATCHES)

@@ -1,0 +1,236 @@
+"""Gauges against optimisers that really step, and what a monitor does with its budget."""
+
+from __future__ import annotations
+
+import copy
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+from flatmin.core.errors import SettingError
+from flatmin.torch import HuggingFaceMonitor, LightningMonitor, Monitor
+
+LOSS = nn.MSELoss()
+
+
+class Bowl(nn.Module):
+    """The loss w' diag(curvatures) w / 2: every optimiser here is linear in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.tensor([1.0, 1.0, 1.0], dtype=torch.float64))
+        self.register_buffer("curvatures", torch.tensor([1.0, 3.0, 0.5], dtype=torch.float64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 0.5 * (self.curvatures * self.w**2).sum() * x
+
+
+BATCH = torch.ones(1, dtype=torch.float64), torch.zeros(1)
+OPTIMISERS = {
+    "SGD": lambda p, rate: torch.optim.SGD(p, lr=rate),
+    "SGD with a penalty": lambda p, rate: torch.optim.SGD(p, lr=rate, weight_decay=0.3),
+    "heavy ball": lambda p, rate: torch.optim.SGD(p, lr=rate, momentum=0.8),
+    "dampened": lambda p, rate: torch.optim.SGD(p, lr=rate, momentum=0.8, dampening=0.4),
+    "Nesterov": lambda p, rate: torch.optim.SGD(p, lr=rate, momentum=0.8, nesterov=True),
+    # Second moments that stay as they are: the preconditioner is frozen.
+    "Adam": lambda p, rate: torch.optim.Adam(p, lr=rate, betas=(0.8, 1 - 1e-12)),
+    "AdamW": lambda p, rate: torch.optim.AdamW(
+        p, lr=rate, betas=(0.8, 1 - 1e-12), weight_decay=0.5
+    ),
+    "RMSprop": lambda p, rate: torch.optim.RMSprop(p, lr=rate, alpha=1.0, momentum=0.5),
+    "Adagrad": lambda p, rate: torch.optim.Adagrad(p, lr=rate),
+}
+SQUARES = torch.tensor([4.0, 0.25, 9.0], dtype=torch.float64)
+
+
+def frozen(name, rate):
+    """A bowl and an optimiser with a chosen preconditioner, long after its start."""
+    model = Bowl()
+    optimizer = OPTIMISERS[name](model.parameters(), rate)
+    (model(BATCH[0]).mean() * 1e-9).backward()
+    optimizer.step()
+    state = optimizer.state[model.w]
+    if "exp_avg_sq" in state:
+        state["step"] = torch.tensor(1e15)  # corrections are over
+        state["exp_avg_sq"] = SQUARES.clone()
+        state["exp_avg"].zero_()
+    if "square_avg" in state:
+        state["square_avg"] = SQUARES.clone()
+    if "sum" in state:
+        state["sum"] = 1e8 * SQUARES  # nothing that comes matters beside it
+    return model, optimizer
+
+
+def grows(name, rate):
+    """Whether 400 steps of PyTorch's own optimiser lead away from the minimum."""
+    model, optimizer = frozen(name, rate)
+    with torch.no_grad():
+        model.w.fill_(1e-3)
+    for _ in range(400):
+        optimizer.zero_grad()
+        model(BATCH[0]).mean().backward()
+        optimizer.step()
+        if float(model.w.detach().abs().max()) > 1.0:  # before preconditioners notice
+            return True
+    return not float(model.w.detach().abs().max()) < 1e-3
+
+
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_the_largest_stable_rate_is_that_of_the_optimiser(name):
+    rate = 1e-2
+    model, optimizer = frozen(name, rate)
+    monitor = Monitor(model, lambda out, _: out.mean(), BATCH, optimizer, None, tolerance=1e-6)
+    found = monitor()
+    if name == "AdamW":  # its reach depends on the rate, through the decay: measured at the edge
+        model, optimizer = frozen(name, found.largest_rate)
+        again = Monitor(model, lambda out, _: out.mean(), BATCH, optimizer, None, tolerance=1e-6)
+        for _ in range(30):
+            for group in optimizer.param_groups:
+                group["lr"] = again.check().largest_rate
+        found = again.check()
+    assert not grows(name, 0.99 * found.largest_rate)
+    assert grows(name, 1.01 * found.largest_rate)
+
+
+def small(seed=0):
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 2))
+    return model, torch.randn(40, 5), torch.randn(40, 2)
+
+
+def test_batch_sharpness_is_the_mean_over_batches():
+    model, x, y = small()
+    batches = [(x[:10], y[:10]), (x[10:], y[10:])]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    check = Monitor(model, LOSS, batches, optimizer, None)()
+    truth = 0.0
+    for a, b in batches:
+        g = torch.autograd.grad(LOSS(model(a), b), model.parameters(), create_graph=True)
+        square = sum((one**2).sum() for one in g)
+        bent = torch.autograd.grad(square / 2, model.parameters())  # H g
+        dot = sum((u * v).sum() for u, v in zip(g, bent, strict=True))
+        truth += len(a) / 40 * float((dot / square).detach())
+    assert check.gauge == "batch sharpness"
+    assert check.measured == pytest.approx(truth, rel=1e-4)
+    assert check.edge == pytest.approx(20.0)
+
+
+def test_a_new_largest_eigenvalue_is_noticed():
+    model = Bowl()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    monitor = Monitor(model, lambda out, _: out.mean(), BATCH, optimizer, None)
+    assert monitor().measured == pytest.approx(3.0, rel=0.02)
+    model.curvatures[2] = 7.0  # orthogonal to the vector that it begins from
+    found = [monitor().measured for _ in range(8)]
+    assert found[-1] == pytest.approx(7.0, rel=0.02)
+
+
+def test_training_is_the_same_with_and_without():
+    model, x, y = small()
+    ends = []
+    for watched in (False, True):
+        one = copy.deepcopy(model)
+        optimizer = torch.optim.AdamW(one.parameters())
+        monitor = Monitor(one, LOSS, (x, y), optimizer, None) if watched else lambda: None
+        for _ in range(20):
+            optimizer.zero_grad()
+            LOSS(one(x), y).backward()
+            optimizer.step()
+            monitor()
+        ends.append([p.tolist() for p in one.parameters()])
+    assert ends[0] == ends[1]
+
+
+class Clock:
+    """Time that passes only in training and in products: the budget without a real clock."""
+
+    def __init__(self, monkeypatch):
+        self.now = 0.0
+        monkeypatch.setattr("time.perf_counter", lambda: self.now)
+
+
+def test_the_budget_is_kept(monkeypatch):
+    model, x, y = small()
+    clock = Clock(monkeypatch)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    monitor = Monitor(model, LOSS, (x, y), optimizer, 0.05)
+    plain = monitor._operator.part
+
+    def slow(number, v):
+        clock.now += 2.0
+        return plain(number, v)
+
+    monitor._operator.part = slow
+    for _ in range(5000):
+        clock.now += 1.0  # a step of training
+        monitor()
+    assert 0.8 * 0.05 <= monitor.share <= 0.05
+    assert len(monitor.checks) > 20
+    assert np.median([one.products for one in monitor.checks]) <= 4
+
+
+def test_what_was_seen_is_kept(tmp_path):
+    model, x, y = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=50.0)
+
+    seen = []
+    writer = SimpleNamespace(add_scalar=lambda *what: seen.append(what))
+    monitor = Monitor(model, LOSS, (x, y), optimizer, None, writer=writer)
+    check = monitor()
+    assert monitor.edge_reached == 1
+    assert check.headroom < 1
+    assert ("flatmin/headroom", check.headroom, 1) in seen
+    assert str(check).startswith("step 1: headroom ")
+    monitor.write(tmp_path / "watch.parquet")
+    row = pd.read_parquet(tmp_path / "watch.parquet").iloc[0]
+    assert row["largest_rate"] == pytest.approx(check.largest_rate)
+    assert len(monitor.plot().axes) == 2
+
+
+def test_adapters_answer_what_trainers_call():
+    model, x, y = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    monitor = Monitor(model, LOSS, (x, y), optimizer, None)
+    logged = {}
+
+    class Module:
+        def log_dict(self, values):
+            logged.update(values)
+
+    state = SimpleNamespace(log_history=[], global_step=3)
+    lightning = LightningMonitor(monitor)
+    lightning.on_train_start(None, None)
+    lightning.on_train_batch_end(None, Module(), None, None, 0)
+    assert logged["headroom"] == monitor.checks[0].headroom
+    face = HuggingFaceMonitor(monitor)
+    assert face.on_step_end(None, state, "control", model=model) == "control"
+    assert state.log_history == [{"step": 3, "headroom": monitor.checks[1].headroom}]
+    with pytest.raises(AttributeError):
+        _ = face.nonsense
+
+
+def test_bad_input():
+    model, x, y = small()
+    refuse = lambda optimizer, **more: Monitor(model, LOSS, (x, y), optimizer, **more)  # noqa: E731
+    with pytest.raises(
+        SettingError, match="no edge of stability is known for Adadelta, only for SGD"
+    ):
+        refuse(torch.optim.Adadelta(model.parameters()))
+    with pytest.raises(SettingError, match="none of its parameters is one of the model's"):
+        refuse(torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=1.0))
+    with pytest.raises(SettingError, match="budget must be a share between 0 and 1, got 3"):
+        refuse(torch.optim.SGD(model.parameters(), lr=1.0), budget=3)
+    groups = [{"params": [p], "momentum": 0.1 * k} for k, p in enumerate(model.parameters())]
+    with pytest.raises(SettingError, match="different momenta"):
+        refuse(torch.optim.SGD(groups, lr=1.0))
+
+
+def test_no_state_no_check():
+    model, x, y = small()
+    monitor = Monitor(model, LOSS, (x, y), torch.optim.Adam(model.parameters()), None)
+    assert monitor() is None
+    assert monitor.checks == []

@@ -1,0 +1,128 @@
+"""Bad input gets one sentence that names the thing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import flatmin.torch as probes
+from flatmin.core.errors import DataError, SettingError
+
+LOSS = nn.CrossEntropyLoss()
+
+
+def plain():
+    torch.manual_seed(0)
+    return nn.Linear(5, 3), (torch.randn(20, 5), torch.randint(0, 3, (20,)))
+
+
+def refused(error, words, model, loss, batches, **settings):
+    with pytest.raises(error, match=words) as caught:
+        probes.sharpness(model, loss, batches, **settings)
+    assert "\n" not in str(caught.value)
+
+
+def test_losses():
+    model, batch = plain()
+    refused(
+        SettingError,
+        r"loss must return one number, got a tensor of shape \(20,\)",
+        model,
+        nn.CrossEntropyLoss(reduction="none"),
+        batch,
+    )
+    refused(SettingError, "loss must return one number, got 3.0", model, lambda o, t: 3.0, batch)
+    refused(
+        DataError, "loss of the first batch is not finite", model, lambda o, t: o.mean() / 0, batch
+    )
+
+
+def test_models_and_parameters():
+    model, batch = plain()
+    refused(SettingError, "ReLU has no parameters", nn.ReLU(), LOSS, batch)
+    refused(SettingError, "no parameter 'wieght'", model, LOSS, batch, parameters=["wieght"])
+    refused(
+        SettingError,
+        "list of names, got the string 'weight'",
+        model,
+        LOSS,
+        batch,
+        parameters="weight",
+    )
+    frozen = nn.Linear(5, 3).requires_grad_(False)
+    refused(SettingError, "requires_grad is False", frozen, LOSS, batch)
+    whole = nn.Module()
+    whole.w = nn.Parameter(torch.arange(3), requires_grad=False)
+    refused(SettingError, "parameter 'w' is of type torch.int64", whole, LOSS, batch)
+    refused(
+        SettingError,
+        "parameter 'weight' is of type torch.bfloat16",
+        nn.Linear(5, 3).bfloat16(),
+        LOSS,
+        batch,
+    )
+    with torch.no_grad():
+        model.weight[0, 0] = torch.inf
+    refused(DataError, "parameter 'weight' holds values that are not finite", model, LOSS, batch)
+
+
+def test_batches():
+    model, (x, y) = plain()
+    bad = x.clone()
+    bad[3, 1] = torch.nan
+    refused(
+        DataError, "batch 2 of 2 holds values that are not finite", model, LOSS, [(x, y), (bad, y)]
+    )
+    refused(DataError, "no batches", model, LOSS, [])
+    refused(SettingError, "batches must be .* got int", model, LOSS, 3)
+
+
+def test_settings():
+    model, batch = plain()
+    refused(
+        SettingError,
+        "budget must be a whole number of at least 1, got 0",
+        model,
+        LOSS,
+        batch,
+        budget=0,
+    )
+    refused(SettingError, "tolerance must be a positive", model, LOSS, batch, tolerance=-1)
+    refused(
+        SettingError, "confidence must lie between 0 and 1, got 1", model, LOSS, batch, confidence=1
+    )
+    refused(
+        SettingError,
+        "matrix must be one of Hessian, Gauss-Newton",
+        model,
+        LOSS,
+        batch,
+        matrix="hessian",
+    )
+    refused(SettingError, "must have 18 entries, got 4", model, LOSS, batch, start=torch.ones(4))
+    refused(
+        SettingError,
+        "not the mean of that of its chunks",
+        model,
+        nn.CrossEntropyLoss(reduction="sum"),
+        batch,
+        chunk=7,
+    )
+    norm = nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+    refused(SettingError, "normalisation over a batch", norm, LOSS, batch, chunk=7)
+
+
+class Own(nn.Module):
+    """Draws random numbers that no seed controls."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.source = nn.Linear(5, 3), torch.Generator()
+
+    def forward(self, x):
+        return self.layer(x + torch.randn(x.shape, generator=self.source))
+
+
+def test_a_model_that_changes_from_product_to_product():
+    refused(DataError, "random numbers of its own", Own(), LOSS, plain()[1], tolerance=1e-6)

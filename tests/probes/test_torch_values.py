@@ -1,0 +1,203 @@
+"""What `flatmin.torch` finds, against dense Hessians."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import flatmin.torch as probes
+from flatmin.probes.torch_model import TorchModel
+from flatmin.probes.torch_products import WAYS
+from probes.models import CASES, case, dense
+
+LOSS = nn.CrossEntropyLoss()
+
+
+def matrix(operator: TorchModel) -> torch.Tensor:
+    columns = []
+    for unit in torch.eye(operator.size, dtype=torch.float64):
+        parts = operator.parts(unit)
+        columns.append(
+            sum(share * part for share, part in zip(operator.shares, parts, strict=True))
+        )
+    return torch.stack(columns)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_interval_holds_the_largest_eigenvalue(name):
+    model, x, y = case(name)
+    batches = [(x[:15], y[:15]), (x[15:], y[15:])]  # unequal: weighted by their sizes
+    truth = float(torch.linalg.eigvalsh(dense(model, LOSS, batches))[-1])
+    found = probes.sharpness(model, LOSS, batches)
+    assert found.low <= truth <= found.high
+    assert found.narrow
+    assert found.value == pytest.approx(truth, rel=1e-2)
+    assert found.data_error > 0
+    again = probes.sharpness(model, LOSS, batches, start=found.vector, seed=1)
+    assert again.low <= truth <= again.high
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", ["mlp", "batch norm", "convolution"])
+def test_all_ways_give_the_same_matrix(name, way):
+    model, x, y = case(name)
+    batches = [(x[:15], y[:15]), (x[15:], y[15:])]
+    operator = TorchModel(model, LOSS, batches)
+    operator.how = way
+    # Central differences are off by precision^(2/3); the others by rounding.
+    room = 1e-6 if way == "finite differences" else 1e-12
+    torch.testing.assert_close(matrix(operator), dense(model, LOSS, batches), rtol=0, atol=room)
+    assert operator.how == way
+
+
+class OnceBackward(torch.autograd.Function):
+    """A square whose backward cannot be differentiated: like fused attention."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, g):
+        return 2 * ctx.saved_tensors[0] * g
+
+
+class Square(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.layers, self.function = nn.ModuleList([nn.Linear(6, 8), nn.Linear(8, 3)]), function
+
+    def forward(self, x):
+        return self.layers[1](self.function(self.layers[0](x)))
+
+
+def test_a_way_is_chosen_that_the_model_can_go():
+    torch.manual_seed(0)
+    plain, once = Square(torch.square).double(), Square(OnceBackward.apply).double()
+    once.load_state_dict(plain.state_dict())
+    batch = torch.randn(20, 6).double(), torch.randint(0, 3, (20,))
+    found = probes.sharpness(once, LOSS, batch)
+    truth = probes.sharpness(plain, LOSS, batch, tolerance=1e-6)
+    assert found.how == "finite differences"
+    assert truth.how == "forward over reverse"
+    assert found.low <= truth.value <= found.high
+
+
+def test_chunks_change_nothing_but_the_memory():
+    model, x, y = case("transformer")
+    whole, cut = TorchModel(model, LOSS, (x, y)), TorchModel(model, LOSS, (x, y), chunk=5)
+    for seed in range(3):
+        v = whole.gaussian(seed)
+        torch.testing.assert_close(next(cut.parts(v)), next(whole.parts(v)))
+
+
+def test_a_budget_that_ends_first_leaves_a_wide_interval():
+    model, x, y = case("mlp")
+    truth = float(torch.linalg.eigvalsh(dense(model, LOSS, [(x, y)]))[-1])
+    widths = []
+    for budget in (1, 2, 4, 8):
+        found = probes.sharpness(model, LOSS, (x, y), budget=budget, tolerance=1e-8)
+        assert found.products == budget
+        assert not found.narrow
+        assert "WIDER" in str(found)
+        assert found.low <= truth <= found.high
+        widths.append(found.high - found.low)
+    assert widths == sorted(widths, reverse=True)
+
+
+def test_single_precision_covers_too():
+    for seed in range(10):
+        model, x, y = case("batch norm", seed, double=False)
+        truth = dense(model.double(), LOSS, [(x.double(), y)])
+        found = probes.sharpness(model.float(), LOSS, (x, y), seed=seed, tolerance=1e-4)
+        assert found.low <= float(torch.linalg.eigvalsh(truth)[-1]) <= found.high
+
+
+def test_the_spectrums_ends_and_its_bounds():
+    model, x, y = case("convolution")
+    truth = torch.linalg.eigvalsh(dense(model, LOSS, [(x, y)])).numpy()
+    found = probes.spectrum(model, LOSS, (x, y), 3, tolerance=1e-6)
+    assert found.converged
+    np.testing.assert_allclose(found.top, truth[::-1][:3], atol=1e-6 * truth[-1])
+    np.testing.assert_allclose(found.bottom, truth[:3], atol=1e-6 * truth[-1])
+    assert found.low <= truth[0]
+    assert truth[-1] <= found.high
+
+
+def test_trace_and_density_agree_within_their_errors():
+    model, x, y = case("mlp")
+    truth = torch.linalg.eigvalsh(dense(model, LOSS, [(x, y)])).numpy()
+    trace = probes.trace(model, LOSS, (x, y), vectors=60)
+    assert abs(trace.value - truth.sum()) <= 5 * trace.standard_error
+    assert trace.standard_error <= 0.4 * truth.sum()
+    density = probes.density(model, LOSS, (x, y), vectors=12, steps=30)
+    share, error = density.above(0.05)
+    assert abs(share - np.mean(truth > 0.05)) <= 5 * error
+    grid = np.linspace(-1, 2 * truth[-1], 4000)
+    width = 0.05
+    smooth = (
+        np.exp(-0.5 * ((grid[:, None] - truth) / width) ** 2).mean(1) / width / np.sqrt(2 * np.pi)
+    )
+    value, error = density.at(grid, width)
+    assert np.all(np.abs(value - smooth) <= 6 * error + 1e-9)
+    assert np.trapezoid(value, grid) == pytest.approx(1, abs=1e-6)
+
+
+def test_along_a_direction_and_the_gradient():
+    model, x, y = case("mlp")
+    batches = [(x[:15], y[:15]), (x[15:], y[15:])]
+    hessian = dense(model, LOSS, batches)
+    loss = sum(len(b) * LOSS(model(a), b) for a, b in batches) / len(x)
+    gradient = torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, model.parameters())])
+    found = probes.along(model, LOSS, batches)
+    assert found.slope == pytest.approx(float(gradient.norm()), rel=1e-10)
+    unit = gradient / gradient.norm()
+    assert found.curvature == pytest.approx(float(unit @ hessian @ unit), rel=1e-10)
+    named = {name: torch.ones_like(one) for name, one in model.named_parameters()}
+    ones = probes.along(model, LOSS, batches, named)
+    assert ones.curvature == pytest.approx(float(hessian.sum()) / len(hessian), rel=1e-10)
+
+
+def test_layers_are_diagonal_blocks():
+    model, x, y = case("transformer")
+    hessian = dense(model, LOSS, [(x, y)])
+    found = probes.per_layer(model, LOSS, (x, y), tolerance=1e-6)
+    place = 0
+    owners: dict[str, list[int]] = {}
+    for name, one in model.named_parameters():
+        owners.setdefault(name.rpartition(".")[0], []).extend(range(place, place + one.numel()))
+        place += one.numel()
+    assert set(found) == set(owners)
+    for name, rows in owners.items():
+        block = hessian[rows][:, rows]
+        truth = torch.linalg.eigvalsh(block)[-1]
+        assert found[name].value == pytest.approx(float(truth), rel=1e-5, abs=1e-9), name
+
+
+def test_gauss_newton_is_j_prime_b_j():
+    model, x, y = case("mlp")
+    outputs = lambda *w: torch.func.functional_call(model, dict(zip(names, w, strict=True)), (x,))  # noqa: E731
+    names, values = zip(*model.named_parameters(), strict=True)
+    parts = torch.autograd.functional.jacobian(outputs, tuple(v.detach() for v in values))
+    jacobian = torch.cat([one.reshape(len(x) * 3, -1) for one in parts], dim=1)
+    inner = torch.autograd.functional.hessian(lambda o: LOSS(o, y), model(x).detach())
+    truth = jacobian.T @ inner.reshape(len(x) * 3, -1) @ jacobian
+    operator = TorchModel(model, LOSS, (x, y), matrix="Gauss-Newton")
+    torch.testing.assert_close(matrix(operator), truth, rtol=0, atol=1e-12)
+
+
+def test_a_loss_that_takes_the_model_and_its_batch():
+    model, x, y = case("mlp")
+    pair = probes.sharpness(model, LOSS, (x, y))
+    other = probes.sharpness(model, lambda m, b: LOSS(m(b["x"]), b["y"]), {"x": x, "y": y})
+    assert other.value == pytest.approx(pair.value, rel=1e-12)
+
+
+def test_a_parameter_the_loss_does_not_use_is_flat():
+    model, x, y = case("mlp")
+    model.extra = nn.Parameter(torch.ones(4).double())
+    assert probes.sharpness(model, LOSS, (x, y), parameters=["extra"]).value == 0.0
