@@ -217,6 +217,7 @@ def test_page_and_file_say_the_same_words_about_the_same_mistake(mistake):
         (like(changes=[[60, 0.1]]), "changes must come before step 60"),
         (like(method__steps=3000, changes=[[4, 0.1]]), "changes must be at records, every 3"),
         (like(method={"name": "flow"}, changes=[[9, 0.1]]), "gradient flow has no learning rate"),
+        (like(method__name="central-flow"), "method.name must be one of descent, flow, heavy-ball"),
         (like(grid={"depth": [1, 2]}, architecture={"kind": "residual"}), "leave the grid out"),
         (like(problem={"generator": "gaussian", "targets": 2}), "'residual' is for one output"),
         (like(problem={"paper": "linear", "targets": 2}), "must not have targets without"),
