@@ -98,7 +98,9 @@ def test_interrupts_reach_children_of_tests_that_ignore_them(tmp_path):
         assert process.wait(60) in (1, -signal.SIGINT)
     with forks(tmp_path, "pass") as running:
         mark = tmp_path / "waiting"
-        copy = running.start(before=f"import time; open({str(mark)!r}, 'x'); time.sleep(600)")
+        # Not open(): an interrupt in the destructor of its file would be lost.
+        wait = f"import pathlib, time; pathlib.Path({str(mark)!r}).touch(); time.sleep(600)"
+        copy = running.start(before=wait)
         deadline = time.monotonic() + 60
         while not mark.exists():
             assert time.monotonic() < deadline
