@@ -105,6 +105,10 @@ def test_interrupts_reach_children_of_tests_that_ignore_them(tmp_path):
         while not mark.exists():
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        copy.send_signal(signal.SIGINT)
-        assert copy.wait(60) in (1, -signal.SIGINT)
+        # Again and again: one that comes in the wrong instant of a new copy may get lost.
+        while copy.poll() is None:
+            assert time.monotonic() < deadline
+            copy.send_signal(signal.SIGINT)
+            time.sleep(0.2)
+        assert copy.returncode in (1, -signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
