@@ -91,6 +91,15 @@ def test_eigenvalues_and_singular_values_of_the_last_weights(width, tables):
         assert found["second"][layer][-1] == pytest.approx(values[1] if len(values) > 1 else 0.0)
 
 
+@pytest.mark.parametrize("width", [5, 40])
+def test_weights_too_large_for_numbers_have_no_eigenvalues(width, tables):
+    network = {"kind": "mlp", "depth": 3, "width": width}
+    content = like(PLAIN, architecture=network, initialisation__scale=1e150, method__steps=3)
+    ground = ground_of(setting_of(content), tables)
+    found = panels.layers(ground, panels.snapshots(ground, 3))
+    assert all(value is None for value in np.ravel(found["eigenvalues"]))
+
+
 def test_snapshots_follow_changes_of_the_rate(tables):
     content = like(changes=[[20, 0.1]])
     ground = ground_of(setting_of(content), tables)

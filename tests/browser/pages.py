@@ -28,7 +28,7 @@ def serving(port: int, *arguments: object) -> Iterator[subprocess.Popen[str]]:
     """`flatmin lab` at a port, inside the block."""
     command = [sys.executable, "-c", "from flatmin.cli import main; main()", "lab"]
     command += ["--no-browser", "--port", str(port), *map(str, arguments)]
-    with started(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+    with started(command, stdout=subprocess.PIPE, stderr=None) as process:
         assert process.stdout is not None
         assert process.stdout.readline().startswith("The lab is at http://127.0.0.1:")
         yield process

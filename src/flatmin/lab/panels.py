@@ -101,10 +101,12 @@ def layers(ground: Ground, taken: Snapshots, progress: Advance | None = None) ->
     return result
 
 
+@np.errstate(all="ignore")  # of weights that ran away
 def eigenvalues(ground: Ground, weights: Ensemble, progress: Advance | None = None) -> Float:
     """The largest few eigenvalues of the Hessian, `[which, network]`.
 
     Of few weights from the whole matrix, a column for each; of many by SciPy's Lanczos iterations.
+    NaN where the weights are too large for numbers.
     """
     size = ground.network.parameters
     if size > _SMALL:
@@ -118,12 +120,14 @@ def eigenvalues(ground: Ground, weights: Ensemble, progress: Advance | None = No
         unit[:, j] = 1.0
         matrix[:, :, j] = hessian.lift(hessian.product(hessian.restrict(unit)))
         unit[:, j] = 0.0
+    kept = np.isfinite(matrix).all(axis=(1, 2))
+    matrix[~kept] = 0.0
     found = np.linalg.eigvalsh(0.5 * (matrix + matrix.transpose(0, 2, 1)))
-    return np.ascontiguousarray(found[:, ::-1][:, :EIGENVALUES].T)
+    return np.where(kept, found[:, ::-1][:, :EIGENVALUES].T, np.nan)
 
 
 def _largest(ground: Ground, weights: Ensemble, progress: Advance | None) -> Float:
-    """Of one network; NaN where its weights are too large for numbers."""
+    """Of one network."""
     if progress is not None:
         progress(0)
     size = ground.network.parameters
