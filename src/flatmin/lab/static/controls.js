@@ -49,10 +49,11 @@ let own = {};
 function ownFields(method) {
   const fields = own[method] ?? {}, box = $("own");
   if (box.dataset.method !== method) {
-    box.replaceChildren(box.firstElementChild, ...Object.entries(fields).map(([key, { label }]) => {
+    box.querySelectorAll("[data-row]").forEach((row) => row.remove());
+    box.append(...Object.entries(fields).map(([key, { label }]) => {
       const row = document.createElement("label"), field = document.createElement("input");
       Object.assign(field, { id: key, type: "text", inputMode: "decimal" });
-      field.dataset.own = key;
+      field.dataset.own = row.dataset.row = key;
       row.append(`${label} `, field);
       return row;
     }));
@@ -75,7 +76,9 @@ export function fill(settings, facts, rate) {
   put("kind", architecture.kind ?? "mlp"); put("width", architecture.width);
   $("width").disabled = architecture.kind === "residual";
   put("activation", architecture.activation ?? "linear");
+  $("biases").checked = Boolean(architecture.biases);
   $("activation-row").hidden = architecture.kind === "residual";
+  $("activation").disabled = $("biases").disabled = facts?.targets > 1;
   scaleSlider.set(initialisation.scale); put("scale-number", initialisation.scale);
   put("init", initialisation.name); put("seed", settings.seed);
   const count = String(settings.repetitions ?? 1);
@@ -139,6 +142,7 @@ export function bind(change) {
   });
   on("width", (s) => { s.architecture.width = $("width").value.trim() === "" ? undefined : typed($("width").value); });
   on("activation", (s) => { s.architecture.activation = $("activation").value; });
+  on("biases", (s) => { s.architecture.biases = $("biases").checked || undefined; });
   on("init", (s) => {
     s.initialisation.name = $("init").value;
     const residual = s.initialisation.name === "residual";
