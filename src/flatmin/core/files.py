@@ -15,6 +15,7 @@ def writing(path: Path) -> Iterator[Path]:
     """A temporary path to write to; it takes the place of `path` when the block ends well."""
     temporary = path.with_name(f".{path.stem}.{os.getpid()}.part{path.suffix}")
     try:
+        temporary.unlink(missing_ok=True)  # whatever lies there, such as a link to elsewhere
         yield temporary
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
