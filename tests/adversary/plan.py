@@ -21,6 +21,7 @@ class Row(NamedTuple):
 
 PLAN = {
     "tables": Row(8, 400),
+    "folders": Row(4, 200),
     "weights": Row(4, 500),
 }
 

@@ -17,6 +17,7 @@ def writing(path: Path) -> Iterator[Path]:
     if path.exists() and not path.is_file():
         raise SettingError(f"{str(path)!r} cannot be written: it is no regular file")
     try:
+        temporary.unlink(missing_ok=True)  # whatever lies there, such as a link to elsewhere
         yield temporary
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())

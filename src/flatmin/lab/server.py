@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from importlib.resources import files
 from inspect import cleandoc, getdoc
 from typing import Any
@@ -295,7 +296,9 @@ def _static() -> dict[str, bytes]:
 
 
 def _statement_page(one: Statement) -> str:
-    text = getdoc(one.check or one.sweep) or one.title
+    # What needs more than a run is explained by its module.
+    own = f"flatmin.ledger.{one.id.replace('-', '_')}"
+    text = getdoc(one.check or one.sweep or import_module(own)) or import_module(own).__doc__ or ""
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'

@@ -55,7 +55,9 @@ export function fill(settings, facts, rate) {
   put("kind", architecture.kind ?? "mlp"); put("width", architecture.width);
   $("width").disabled = architecture.kind === "residual";
   put("activation", architecture.activation ?? "linear");
+  $("biases").checked = Boolean(architecture.biases);
   $("activation-row").hidden = architecture.kind === "residual";
+  $("activation").disabled = $("biases").disabled = facts?.targets > 1;
   scaleSlider.set(initialisation.scale); put("scale-number", initialisation.scale);
   put("init", initialisation.name); put("seed", settings.seed);
   const count = String(settings.repetitions ?? 1);
@@ -119,6 +121,7 @@ export function bind(change) {
   });
   on("width", (s) => { s.architecture.width = $("width").value.trim() === "" ? undefined : typed($("width").value); });
   on("activation", (s) => { s.architecture.activation = $("activation").value; });
+  on("biases", (s) => { s.architecture.biases = $("biases").checked || undefined; });
   on("init", (s) => {
     s.initialisation.name = $("init").value;
     const residual = s.initialisation.name === "residual";
