@@ -24,7 +24,7 @@ from flatmin.cli.lab import lab
 from flatmin.cli.predict import predict
 from flatmin.cli.reproduce import reproduce
 from flatmin.cli.study import study_app
-from flatmin.cli.train import train
+from flatmin.cli.train import MethodOptions, train
 from flatmin.cli.verify import verify
 from flatmin.core.errors import FlatminError
 
@@ -57,7 +57,7 @@ def _root(
 
 
 for command in (predict, verify, train, lab, atlas, check, bench, reproduce):
-    app.command()(reading(command))
+    app.command(cls=MethodOptions if command is train else None)(reading(command))
 app.add_typer(study_app, name="study")
 
 

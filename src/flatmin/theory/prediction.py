@@ -225,7 +225,7 @@ def resolve_rate(
     """A learning rate as a number; see `check_rate`.
 
     The critical rate is the one at which a method's edge is S_min: `reach`/S_min, where `reach` is
-    2 without momentum.
+    that of its rule: 2 of gradient descent.
     """
     value, multiple = check_rate(rate)
     if not multiple:
