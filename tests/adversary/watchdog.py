@@ -59,7 +59,8 @@ class Case:
 
     `files` are written first, then `prepare` is called with the folder. `codes` are the exit codes
     that are answers (1 where the command gives a verdict); `right` says what is wrong with an
-    answer of exit code 0, or nothing.
+    answer of exit code 0, or nothing, and `always` the same of any answer. `child` is called in the
+    process before the command.
     """
 
     args: tuple[str, ...]
@@ -69,6 +70,8 @@ class Case:
     codes: tuple[int, ...] = (0, 2)
     prepare: Callable[[Path], object] | None = None
     right: Callable[[Answer, Path], str | None] | None = None
+    always: Callable[[Answer, Path], str | None] | None = None
+    child: Callable[[], object] | None = None
 
 
 @dataclass
@@ -151,7 +154,8 @@ class Watchdog:
             answer = self._forked(case, folder, inside)
             left = tuple(name for name in _names(inside) if name not in before)
             answer = Answer(answer.code, answer.out, answer.err, answer.seconds, left, answer.hung)
-            return answer, rule(case, answer, inside)
+            wrong = None if case.always is None else case.always(answer, inside)
+            return answer, wrong or rule(case, answer, inside)
         finally:
             _unlock(folder)
             shutil.rmtree(folder, ignore_errors=True)
@@ -234,6 +238,8 @@ def _child(case: Case, folder: Path, inside: Path, seconds: float, memory: int) 
         )
         os.environ.update(case.env)
         sys.argv = ["flatmin", *case.args]
+        if case.child is not None:
+            case.child()
         resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds) + 5))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         space = _address_space() + memory

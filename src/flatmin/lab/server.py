@@ -127,6 +127,7 @@ class Lab:
                 "initialisations": list(INITIALISATIONS),
                 "activations": list(ACTIVATIONS),
                 "methods": {name: methods.METHODS[name].title for name in METHODS},
+                "own": {name: _fields(methods.METHODS[name].own) for name in METHODS},
                 "limits": LARGEST | {"bytes": MOST_BYTES},
                 "opening": opening,
             }
@@ -277,6 +278,12 @@ async def _settings(request: Request) -> Any:
     if not isinstance(content, dict) or "settings" not in content:
         raise HTTPException(400, "the body must be an object with settings")
     return content["settings"]
+
+
+def _fields(own: dict[str, Any]) -> dict[str, Any]:
+    """The fields of the page for what a method has of its own."""
+    shown = {name: one for name, one in own.items() if one.label}
+    return {name: {"label": one.label, "usual": one.usual} for name, one in shown.items()}
 
 
 def _table(stored: Stored, tables: Tables) -> dict[str, Any]:
