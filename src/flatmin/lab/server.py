@@ -39,7 +39,8 @@ from flatmin.lab.settings import LARGEST, METHODS, setting_of
 from flatmin.lab.shown import Pieces
 from flatmin.lab.tables import MOST_BYTES, Stored, Tables
 from flatmin.lab.workers import Stop, Stopped, Workers
-from flatmin.ledger.statements import STATEMENTS, Statement
+from flatmin.ledger.statement import Statement
+from flatmin.ledger.statements import STATEMENTS
 from flatmin.network.activations import ACTIVATIONS
 from flatmin.network.initialisation import INITIALISATIONS
 
@@ -295,7 +296,7 @@ def _static() -> dict[str, bytes]:
 
 
 def _statement_page(one: Statement) -> str:
-    text = getdoc(one.check or one.sweep) or one.title
+    text = getdoc(one.judge) or one.title
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'

@@ -86,6 +86,16 @@ class Evidence:
         return None if self.method.edge is None else np.broadcast_to(self.method.edge, (len(self),))
 
     @property
+    def integration_error(self) -> Float:
+        """The integrator's own error of each run; 0 without an integrator."""
+        return np.zeros(len(self)) if self.error is None else self.error
+
+    @property
+    def linear(self) -> bool:
+        """Whether the networks are linear."""
+        return self.initial.architecture.linear
+
+    @property
     def depth(self) -> int:
         """The number of layers L."""
         return self.initial.architecture.depth
@@ -106,13 +116,11 @@ class Evidence:
         return self.one_output and self.initial.architecture.output == (1.0,)
 
     @cached_property
-    def time(self) -> Float | None:
+    def time(self) -> Float:
         """The time of each record; of gradient descent, eta times the step."""
         if "time" in self.trace:
             return self.trace["time"]
-        if "step" in self.trace and not self.flow:
-            return np.asarray(self.method.learning_rate * self.trace["step"])
-        return None
+        return np.asarray(self.method.learning_rate * self.trace["step"])
 
     @cached_property
     def layers(self) -> list[Float]:
@@ -152,7 +160,7 @@ class Evidence:
         residual is left.
         """
         rounding = 100.0 * EPSILON * self.sharpness
-        if not self.initial.architecture.linear:
+        if not self.linear:
             return np.asarray(self.residual + rounding)
         excess = np.maximum(self.excess, 0.0)
         rho = np.sqrt(excess) / np.linalg.norm(self.regression.q, 2)
@@ -164,9 +172,9 @@ class Evidence:
         return np.asarray(near + share * (self.sharpness + near))
 
     @cached_property
-    def excess_risk(self) -> Float | None:
-        """R - R_min along the run; what rounding has made negative is 0."""
-        return np.maximum(self.trace["excess_risk"], 0.0) if "excess_risk" in self.trace else None
+    def excess_risk(self) -> Float:
+        """R - R_min along the run, if recorded; what rounding has made negative is 0."""
+        return np.maximum(self.trace["excess_risk"], 0.0)
 
     @cached_property
     def map_error(self) -> Float:
@@ -239,10 +247,11 @@ class Evidence:
         return self.names[network] if self.names else f"network {network}"
 
     def place(self, *axes: str) -> Place:
-        """Names for the entries of arrays with these axes: "record", "network", "layer"."""
+        """Names for the entries of arrays with these axes: "record", "network", "layer"; without
+        any, of runs that are one case."""
 
         def describe(index: tuple[int, ...]) -> str:
-            found = dict(zip(axes, index, strict=True))
+            found = dict(zip(axes, index, strict=False))
             words = [f"depth {self.depth}"]
             if "network" in found:
                 words.append(self.name(found["network"]))
@@ -263,3 +272,9 @@ class Evidence:
 
 
 _PER_NETWORK = (*("scale", "settled", "steps", "excess", "sharpness", "residual", "error"),)
+
+
+def largest_error(*cases: Evidence) -> float | None:
+    """The integrator's own error, the largest of all networks."""
+    errors = [float(np.max(runs.error)) for runs in cases if runs.error is not None]
+    return max(errors, default=None)

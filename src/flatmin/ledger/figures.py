@@ -27,7 +27,8 @@ from flatmin.core.figures import (
 )
 from flatmin.core.files import make_directory
 from flatmin.ledger.record import Record, Sides, Verdict
-from flatmin.ledger.statements import STATEMENTS, Statement
+from flatmin.ledger.statement import Statement
+from flatmin.ledger.statements import STATEMENTS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
