@@ -109,11 +109,7 @@ class Prediction(Shown):
             **self.regression.contents(),
             "depth": self.depth,
             "output_norm": self.output_norm,
-            "minimal_sharpness": {
-                "lower": self.minimal.lower,
-                "exact": self.exact,
-                "upper": self.minimal.upper,
-            },
+            "minimal_sharpness": {k: getattr(self.minimal, k) for k in ("lower", "exact", "upper")},
             "flattest_depth": self.flattest_depth,
             "small_init_sharpness": self.small_init_sharpness,
             "critical_learning_rate": {"exact": self.critical_rate, "paper": self.paper_rate},
