@@ -49,9 +49,15 @@ def check(
     networks = sum(len(one) for one in cases)
     if not networks:
         raise DataError("there is no run to check: none has finished without diverging")
+    # On gradient descent, how a statement about flow is missed as eta grows.
     notes, single = rate_notes(cases), all_records(cases, table.as_records() if table else ())
     return Ledger(
-        records=tuple(_with_note(record, notes) for record in merge(single)),
+        records=tuple(
+            replace(record, note=notes.get((record.statement, record.part), record.note))
+            if record.flow_only
+            else record
+            for record in merge(single)
+        ),
         networks=networks,
         single=tuple(one for one in single if one.sides is not None),
         lemma_3=table,
@@ -100,9 +106,3 @@ def _records(statement: Statement, cases: Sequence[Evidence]) -> list[Record]:
             met = verdicts.get(record.part) is not Verdict.NOT_APPLICABLE
             records.append(replace(record, flow_only=record.flow_only and met))
     return records
-
-
-def _with_note(record: Record, notes: dict[tuple[str, str], str]) -> Record:
-    """On gradient descent, how a statement about flow is missed as eta grows."""
-    note = notes.get((record.statement, record.part)) if record.flow_only else None
-    return record if note is None else replace(record, note=note)

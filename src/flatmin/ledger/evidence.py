@@ -228,15 +228,13 @@ class Evidence:
     def some(self, chosen: Yes) -> Evidence:
         """The evidence of the chosen networks only."""
 
-        def pick(values: Float | None) -> Any:
-            return None if values is None else values[chosen]
-
+        names = ("scale", "settled", "steps", "excess", "sharpness", "residual", "error")
+        each = {name: getattr(self, name) for name in (*names, "initial", "final")}
+        picked: Any = {name: one if one is None else one[chosen] for name, one in each.items()}
         return replace(
             self,
-            **{name: pick(getattr(self, name)) for name in _PER_NETWORK},
-            initial=self.initial[chosen],
+            **picked,
             method=self.method.some(chosen),
-            final=None if self.final is None else self.final[chosen],
             trace={name: values[:, chosen] for name, values in self.trace.items()},
             last={name: values[chosen] for name, values in self.last.items()},
             names=[self.name(int(i)) for i in np.flatnonzero(chosen)],
@@ -256,22 +254,14 @@ class Evidence:
             if "network" in found:
                 words.append(self.name(found["network"]))
             if "record" in found:
-                words.append(self._moment(found["record"], found.get("network", 0)))
+                name, sign = ("time", "t = ") if "time" in self.trace else ("step", "step ")
+                times = self.trace.get(name, np.empty((0, len(self))))[found["record"] :]
+                words.append(f"{sign}{times[0, found['network']]:.4g}" if len(times) else "the end")
             if "layer" in found:
                 words.append(f"layer {found['layer'] + 1}")
             return ", ".join(words)
 
         return Place(describe, axes)
-
-    def _moment(self, record: int, network: int) -> str:
-        for name, sign in (("time", "t = "), ("step", "step ")):
-            values = self.trace.get(name)
-            if values is not None and record < len(values):
-                return f"{sign}{values[record, network]:.4g}"
-        return "the end"
-
-
-_PER_NETWORK = (*("scale", "settled", "steps", "excess", "sharpness", "residual", "error"),)
 
 
 def largest_error(*cases: Evidence) -> float | None:

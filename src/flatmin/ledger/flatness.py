@@ -27,14 +27,18 @@ FACTORS = 10.0 ** np.arange(0.0, 3.5, 0.5)
 def theorem_1(runs: Evidence) -> list[Record]:
     """Theorem 1 (|p| = 1): 2 |w*|^{2-2/L} L a <= S_min
     <= 2 |w*|^{2-2/L} sqrt((2L-1) Lam^2 + (L-1)^2 a^2)."""
-    met = runs.one_output and abs(runs.output_norm - 1.0) < NORM_ERROR
-    return _bounds(runs, f"one output, |p| = 1 (here {runs.output_norm:.4g})", met)
+    hypothesis = f"one output, |p| = 1 (here {runs.output_norm:.4g})"
+    if not runs.one_output:
+        return [Record(hypothesis=hypothesis, why=lacks(runs, one_output=True))]
+    met = abs(runs.output_norm - 1.0) < NORM_ERROR
+    return _bounds(runs, hypothesis=hypothesis, applies=[met])
 
 
 @statement(
     "theorem-2",
     "Bounds on S_min, any p",
     {"lower": "S_min", "upper": "S_min", "any minimiser": "sharpness S(W)"},
+    "one output",
 )
 def theorem_2(runs: Evidence) -> list[Record]:
     """Theorem 2, for any p: 2 t_0 L a <= S_min <= 2 t_0 sqrt((2L-1) Lam^2 + (L-1)^2 a^2) with
@@ -42,7 +46,8 @@ def theorem_2(runs: Evidence) -> list[Record]:
 
     S(W) >= 2 a |w*|^{2-1/L} |p|^{1/L} sum_k 1/|W_k|_F.
     """
-    records = _bounds(runs, "one output", runs.one_output)
+    need(runs, one_output=True)
+    records = _bounds(runs)
     norms, defects = runs.last.get("spectral_norm"), runs.last.get("rank_one_defect")
     if norms is None or defects is None:
         return records
@@ -65,20 +70,17 @@ def _of_minimisers(runs: Evidence, bound: Any, **fields: Any) -> Record:
     )
 
 
-def _bounds(runs: Evidence, hypothesis: str, met: bool) -> list[Record]:
-    if not runs.one_output:
-        return [Record(hypothesis=hypothesis, why=lacks(runs, one_output=True))]
+def _bounds(runs: Evidence, **fields: Any) -> list[Record]:
     found = minimal_sharpness(runs.regression, runs.depth, runs.output_norm)
     return sandwich(
         [found.lower],
         [found.exact],
         [found.upper],
-        hypothesis=hypothesis,
-        applies=[met],
         room=100.0 * EPSILON * found.exact,
         place=runs.place(),
         x=[runs.depth],
         x_name="depth L",
+        **fields,
     )
 
 

@@ -95,11 +95,10 @@ class Ledger(Shown):
 
 def one_line_each(records: Sequence[Record]) -> list[Record]:
     """One record per statement: of its parts, a violated one, else the one with the least slack."""
-    return merge(replace(record, part="", at=_place(record)) for record in records)
-
-
-def _place(record: Record) -> str:
-    return ": ".join(word for word in (record.part, record.at) if word)
+    return merge(
+        replace(one, part="", at=": ".join(word for word in (one.part, one.at) if word))
+        for one in records
+    )
 
 
 def violated(records: Sequence[Record] | Ledger) -> list[Record]:

@@ -142,12 +142,9 @@ def _chain(
     generator: np.random.Generator | None,
 ) -> list[Float]:
     """The rank-one chain with |b_1|^2 = t; `factors` multiply the even shares of W_2..W_L."""
-    if architecture.inputs != regression.d:
-        raise SettingError(
-            f"the network takes {architecture.inputs} inputs but the data have {regression.d}"
-        )
     if not architecture.linear or architecture.output is None:
         raise SettingError("explicit minimisers are for linear networks with one output")
+    architecture.check_fits(regression)
     depth, norm = architecture.depth, architecture.output_norm
     if depth == 1:
         # p'W = w*': only W = p w*'/|p|^2 plus anything orthogonal to p; take the least norm.
