@@ -6,8 +6,6 @@ chains, or scalar networks, made for it, once for every data set and depth among
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 import numpy as np
 
 from flatmin.core.arrays import Float
@@ -16,7 +14,7 @@ from flatmin.dynamics.descent import descend
 from flatmin.dynamics.measures import error_of_map, task
 from flatmin.ledger.evidence import EPSILON, Evidence
 from flatmin.ledger.record import Place, Record, at_most, sandwich
-from flatmin.ledger.statement import NotApplicable, Statement, lacks, statement
+from flatmin.ledger.statement import NotApplicable, need, statement
 from flatmin.network.architecture import Architecture
 from flatmin.network.ensemble import Ensemble
 from flatmin.theory.flip import flip
@@ -39,45 +37,18 @@ SIMPLE = 1e-6
 NEVER = 1e-300
 
 
-def _on_data(
-    id: str, title: str, quantity: str | dict[str, str], hypothesis: str, layers: int = 2
-) -> Callable[[Callable[[Evidence], list[Record]]], Statement]:
-    """A statement about the data, depth and |p| of runs, each looked at once."""
-
-    def decorate(judge: Callable[[Evidence], list[Record]]) -> Statement:
-        def sweep(cases: Sequence[Evidence]) -> list[Record]:
-            kept: dict[tuple[bytes, tuple[int, ...], float], Evidence] = {}
-            for runs in cases:
-                if not lacks(runs, one_output=True, layers=layers):
-                    widths = runs.initial.architecture.widths
-                    key = (runs.regression.w_star.tobytes(), widths, runs.output_norm)
-                    kept.setdefault(key, runs)
-            why, records = lacks(cases[0], one_output=True, layers=layers), []
-            for runs in kept.values():
-                try:
-                    records += judge(runs)
-                except NotApplicable as lack:
-                    why = why or lack.why
-            if not records:
-                raise NotApplicable(why)
-            return records
-
-        sweep.__doc__ = judge.__doc__
-        return statement(id, title, quantity, hypothesis, sweep=True)(sweep)
-
-    return decorate
-
-
-@_on_data(
+@statement(
     "period-two-orbit",
     "The orbit of one mode",
     "|u/predicted - 1|",
     "one output, L >= 2, w* an eigenvector of Sigma with Lam <= L a",
+    once=True,
 )
-def period_two_orbit(runs: Evidence) -> list[Record]:
+def period_two_orbit(runs: Evidence) -> Record:
     """If Sigma w* = a w* and Lam <= L a, balanced chains at c > 1 have the orbit u, z u with
     u^L (1 + z^{2L-1}) = 1 + z^{L-1} and z = 1 + (2c/L) u^{L-2} (1 - u^L), and below c_4 nearby runs
     of gradient descent are drawn to it by its multiplier a period."""
+    need(runs, one_output=True, layers=2)
     data, depth, network = runs.regression, runs.depth, runs.initial.architecture
     if not one_mode(data, depth):
         raise NotApplicable("w* an eigenvector of Sigma")
@@ -90,26 +61,27 @@ def period_two_orbit(runs: Evidence) -> list[Record]:
     # What the multiplier leaves of the first distance, twice, and the rounding of 2 L factors.
     left = 2.0 * OFF * abs(orbit.multiplier) ** PERIODS + 100.0 * EPSILON * depth
     factor = f"a period multiplies by {orbit.multiplier:.3g}"
-    record = at_most(
+    return at_most(
         np.abs(u / [orbit.low, orbit.high] - 1.0),
         left,
         place=_at(runs, "point"),
         note=f"c = {ORBIT_RATE:g}, from {OFF:g} off; {factor}",
     )
-    return [record]
 
 
-@_on_data(
+@statement(
     "flip-at-the-ceiling",
     "An orbit is born at 2/S_min",
     {"amplitude": "|ε²/predicted - 1|", "below it settles": "width left"},
     "one output, L >= 2, S_min simple and D > 0",
+    once=True,
 )
 def flip_at_the_ceiling(runs: Evidence) -> list[Record]:
     """If S_min is a simple eigenvalue at the flattest chain and D > 0, gradient descent settles
     there below c = 1, and above has an orbit of period two with half-width
     eps^2 = (S_min/D)(c - 1) (1 + O(c - 1)): a quarter of c - 1 leaves a quarter of the error, and
     certainly less than half of it."""
+    need(runs, one_output=True, layers=2)
     found = flip(runs.regression, runs.depth, runs.output_norm)
     if not found.supercritical or found.gap < SIMPLE:
         raise NotApplicable("a simple S_min and D > 0")
@@ -141,16 +113,17 @@ def flip_at_the_ceiling(runs: Evidence) -> list[Record]:
     ]
 
 
-@_on_data(
+@statement(
     "oscillation-balances",
     "Oscillating balances layers",
     {"factor": "error of the factor", "balances": "|r_2² - r_3²|"},
     "one output, L >= 3",
-    layers=3,
+    once=True,
 )
 def oscillation_balances(runs: Evidence) -> list[Record]:
     """In a chain, a step multiplies r_j^2 - r_k^2, 2 <= j < k, by 1 - (eta g/(r_j r_k))^2 exactly;
     so an oscillation with eta |g| < sqrt(2) r_j r_k throughout balances the layers."""
+    need(runs, one_output=True, layers=3)
     flat, x = _flattest_chain(runs)
     size = np.sqrt(flip(runs.regression, runs.depth, runs.output_norm).amplitude_squared(1.05))
     network = runs.initial.architecture
@@ -184,16 +157,18 @@ def oscillation_balances(runs: Evidence) -> list[Record]:
     ]
 
 
-@_on_data(
+@statement(
     "flow-sharpness-falls",
     "The flow's sharpness falls",
     "sharpness the flow reaches",
     "scalar networks with the data's a and |w*|, L >= 2, eta |g| <= |w_i w_j|",
+    once=True,
 )
-def flow_sharpness_falls(runs: Evidence) -> list[Record]:
+def flow_sharpness_falls(runs: Evidence) -> Record:
     """In a scalar network a step with eta |g| <= |w_i w_j| for all i != j does not increase the
     sharpness at which gradient flow would end from there. (Kreisler et al. 2023; the condition and
     the proof are this project's: `theory.one_neuron`.)"""
+    need(runs, one_output=True, layers=2)
     data, depth = runs.regression, runs.depth
     target, size = data.w_star_norm, data.w_star_norm ** (1.0 / depth)
     ceiling = 1.0 / (depth * data.a * size ** (2.0 * depth - 2.0))
@@ -206,7 +181,7 @@ def flow_sharpness_falls(runs: Evidence) -> list[Record]:
             met.append(np.abs(pull) <= pull_limit(path[-1]))
             path.append(w)
         values = flow_sharpness(np.array(path), target, data.a)
-    record = at_most(
+    return at_most(
         values[1:],
         values[:-1],
         applies=met,
@@ -214,19 +189,20 @@ def flow_sharpness_falls(runs: Evidence) -> list[Record]:
         place=_at(runs, "step", "start", "rate"),
         why="steps that are small enough",
     )
-    return [record]
 
 
-@_on_data(
+@statement(
     "one-neuron-bounds",
     "Around the limit of tiny weights",
     "limit of the sharpness",
     "one output, L >= 2",
+    once=True,
 )
 def one_neuron_bounds(runs: Evidence) -> list[Record]:
     """lambda_max(Sigma + (L-1) z z') lies between Lam + (L-1) z_1^2 and Lam + (L-1) |z|^2: this is,
     times 2 t_0, the bounds that Yoo, Song and Yun (2025) give for one neuron a layer, around the
     exact limit of the sharpness from vanishing weights."""
+    need(runs, one_output=True, layers=2)
     low, high = small_limit_bounds(runs.regression, runs.depth, runs.output_norm)
     limit = limit_of(runs.regression, runs.depth, runs.output_norm)
     return sandwich([low], [limit], [high], room=100.0 * EPSILON * high, place=_at(runs))

@@ -115,6 +115,12 @@ class Evidence:
         """Whether d_L = 1 and p = 1, the setting of small initialisation."""
         return self.one_output and self.initial.architecture.output == (1.0,)
 
+    @property
+    def subject(self) -> tuple[object, ...]:
+        """What they are runs on: the data, and the shape of the networks."""
+        network = self.initial.architecture
+        return self.regression.w_star.tobytes(), network.widths, network.output_norm, self.linear
+
     @cached_property
     def time(self) -> Float:
         """The time of each record; of gradient descent, eta times the step."""

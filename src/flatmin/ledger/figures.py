@@ -194,15 +194,14 @@ def _draw_along(panel: Axes, below: Axes, record: Record) -> set[str]:
     return {"line"}
 
 
-def _tightest_layer(record: Record) -> tuple[Float, Float, Float, Float]:
-    """measured, bound, slack and room as `[record, network]`."""
+def _tightest_layer(record: Record) -> Float:
+    """measured, bound, slack and room, each `[record, network]`."""
     sides = _sides(record)
     arrays = np.stack([sides.measured, sides.bound, sides.slack, sides.room])
     if arrays.ndim == 4:
         layer = np.argmin(np.where(np.isnan(sides.slack), np.inf, sides.slack), axis=2)
         arrays = np.take_along_axis(arrays, layer[None, :, :, None], axis=3)[..., 0]
-    measured, bound, slack, room = arrays
-    return measured, bound, slack, room
+    return arrays
 
 
 def _draw_over_x(panel: Axes, records: Sequence[Record]) -> set[str]:

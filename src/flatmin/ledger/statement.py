@@ -25,7 +25,8 @@ class NotApplicable(Exception):
 class Statement:
     """One statement; called with evidence it gives its records, one or more for each part.
 
-    `judge` sees runs of one architecture, or with `sweep` all of them at once. A statement that is
+    `judge` sees runs of one architecture, or with `sweep` all of them at once; with `once` runs of
+    each data set and shape once, as what they did does not matter. A statement that is
     proved for gradient `flow` is measured on gradient descent too, and says so. The hypothesis
     stands where a record has none of its own.
     """
@@ -38,12 +39,18 @@ class Statement:
     judge: Callable[[Any], Record | list[Record]]
     flow: bool = False
     sweep: bool = False
+    once: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "__doc__", self.judge.__doc__)
 
     def __call__(self, evidence: Evidence | Sequence[Evidence]) -> list[Record]:
         cases = [evidence] if isinstance(evidence, Evidence) else evidence
+        if self.once:
+            first: dict[object, Evidence] = {}
+            for runs in cases:
+                first.setdefault(runs.subject, runs)
+            cases = list(first.values())
         found = [self._records(one) for one in ([cases] if self.sweep else cases)]
         return [record for records in found for record in records]
 
