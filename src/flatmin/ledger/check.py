@@ -59,7 +59,7 @@ def check(
             for record in merge(single)
         ),
         networks=networks,
-        single=tuple(one for one in single if one.sides is not None),
+        single=tuple(one for one in single if one.slack is not None),
         lemma_3=table,
     )
 

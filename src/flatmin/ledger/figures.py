@@ -57,8 +57,7 @@ def write_figures(
     `records` are those of `all_records`, one for each piece of evidence.
     """
     make_directory(directory)
-    extra = [] if lemma_3 is None else lemma_3.as_records()
-    figures = {"slack": slack_figure([*records, *extra])}
+    figures = {"slack": slack_figure(records)}
     for statement in STATEMENTS:
         found = [r for r in records if r.statement == statement.id and r.sides is not None]
         if found:

@@ -83,8 +83,7 @@ class Ledger(Shown):
         """The slack of every statement that applies."""
         from flatmin.ledger.figures import slack_figure
 
-        extra = [] if self.lemma_3 is None else self.lemma_3.as_records()
-        return slack_figure([*self.single, *extra])
+        return slack_figure(self.single)
 
     def write_figures(self, folder: str | Path) -> list[Path]:
         """A picture of every statement that was measured, and one of all slacks."""
