@@ -155,8 +155,7 @@ class DeepLinearRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         """The network's outputs, (n,) or (n, m) as the targets were."""
         check_is_fitted(self)
         X = validate_data(self, X, dtype=np.float64, reset=False)
-        predicted: Float = X @ self.coef_.T + self.intercept_
-        return predicted
+        return np.asarray(X @ self.coef_.T + self.intercept_)
 
     def _check_settings(self) -> None:
         check_depth(self.depth)
