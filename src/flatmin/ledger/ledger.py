@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import field, replace
 from pathlib import Path
@@ -38,10 +39,8 @@ class Ledger(Shown):
         return self.records[i]
 
     def __repr__(self) -> str:
-        counts = {v.value.replace(" ", "_"): 0 for v in Verdict}
-        for line in self.lines:
-            counts[line.verdict.value.replace(" ", "_")] += 1
-        words = ", ".join(f"{name}={count}" for name, count in counts.items())
+        counts = Counter(line.verdict for line in self.lines)
+        words = ", ".join(f"{v.replace(' ', '_')}={counts[v]}" for v in Verdict)
         return f"Ledger(networks={self.networks}, {words})"
 
     @property

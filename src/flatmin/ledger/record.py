@@ -194,17 +194,14 @@ def merge(records: Iterable[Record]) -> list[Record]:
     groups: dict[tuple[str, str], list[Record]] = {}
     for record in records:
         groups.setdefault((record.statement, record.part), []).append(record)
-    merged = []
-    for group in groups.values():
-        tightest = min(group, key=_tightness)
-        merged.append(
-            replace(
-                tightest,
-                networks=sum(one.networks for one in group),
-                violations=sum(one.violations for one in group),
-            )
+    return [
+        replace(
+            min(group, key=_tightness),
+            networks=sum(one.networks for one in group),
+            violations=sum(one.violations for one in group),
         )
-    return merged
+        for group in groups.values()
+    ]
 
 
 def _tightness(record: Record) -> tuple[int, float]:
