@@ -13,7 +13,7 @@ GENERATED := docs/_generated
 SIDE_BY_SIDE := -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-browser test-probes test-processors reproduce lab bench docs lint clean
+.PHONY: help install test test-browser test-probes test-processors attack reproduce lab bench docs lint clean
 
 help:
 	@echo "make install          the command, in $(BIN)"
@@ -21,6 +21,7 @@ help:
 	@echo "make test-browser     the lab's page in a real browser, and its server under fire"
 	@echo "make test-probes      those that need PyTorch, in an environment of their own"
 	@echo "make test-processors  the same as on other processors; SETTINGS=old runs one setting"
+	@echo "make attack           try to break it: 20,000 cases in about 20 minutes; CASES, SEED, ONLY"
 	@echo "make reproduce        every figure and claim of the paper, in minutes"
 	@echo "make lab              runs in your browser, as they happen"
 	@echo "make bench            compare with rivals on this machine (writes benchmarks/RESULTS.md)"
@@ -63,6 +64,10 @@ test-browser: $(BROWSER_READY)
 
 test-processors: $(READY)
 	PYTEST_ADDOPTS="$(SIDE_BY_SIDE)" $(BIN)/python scripts/test_processors.py $(SETTINGS)
+
+attack: $(READY)
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/compile_ahead.py
+	$(BIN)/python -m tests.adversary $(if $(CASES),--cases $(CASES)) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
 
 reproduce: $(READY)
 	$(BIN)/flatmin reproduce --out reproduction

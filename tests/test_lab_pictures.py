@@ -7,6 +7,7 @@ import pytest
 
 import flatmin
 import oracles
+from flatmin.core.errors import SettingError
 from flatmin.lab import bifurcation, maps, panels
 from flatmin.lab.engine import ground_of
 from flatmin.lab.sentences import Sight, sentence
@@ -108,27 +109,38 @@ def test_the_ledger_of_a_settled_run(tables):
 
 def test_orbits_are_those_of_the_balanced_map_on_white_data(tables):
     """On white data w.w*/|w*|^2 = u^L along u <- u - (2 c/L) (u^(2L-1) - u^(L-1))."""
-    depth, steps = 3, bifurcation.WAIT + bifurcation.SEEN
+    depth = 3
     content = like(
         PLAIN,
         problem={"generator": "whitened", "n": 20, "d": 3, "noise": 0.0},
         architecture={"kind": "mlp", "depth": depth},
     )
     found = bifurcation.orbits(ground_of(setting_of(content), tables))
-    cell = found.shares[1] - found.shares[0]
-    for wanted, period in ((0.9, 1), (1.1, 2), (1.27, 4)):
-        column = int(np.argmin(np.abs(found.relative_rates - wanted)))
-        c, u, orbit = found.relative_rates[column], 1.01, []
-        for step in range(steps):
+    shares, rates = found["shares"], found["relative_rates"]
+    cell = shares[1] - shares[0]
+    for wanted, period in ((0.95, 1), (1.1, 2), (1.27, 4)):
+        column = int(np.argmin(np.abs(rates - wanted)))
+        c, u, orbit = rates[column], 1.01, []
+        for step in range(bifurcation.STEPS):
             u -= 2.0 * c / depth * (u ** (2 * depth - 1) - u ** (depth - 1))
-            if step >= steps - period:
+            if step >= bifurcation.STEPS - period:
                 orbit.append(u**depth)
-        cells = found.shares[found.visits[:, column] > 0]
+        cells = shares[found["visits"][:, column] > 0]
         for place in orbit:
             assert np.min(np.abs(cells - place)) <= cell
         for place in cells:
             assert np.min(np.abs(np.array(orbit) - place)) <= 1.5 * cell
-    assert found.diverged_from == pytest.approx(2.15, abs=0.05)
+    assert found["sentence"].startswith("settled, period 2 from 1.0")
+    assert "diverged from 2." in found["sentence"]
+
+
+@pytest.mark.parametrize("method", [{"name": "flow"}, {"name": "nesterov", "momentum": 0.5}])
+def test_orbits_are_for_gradient_descent(method, tables):
+    content = like(PLAIN, method=method | {"steps": 10})
+    if method["name"] != "flow":
+        content["method"]["learning_rate"] = 0.1
+    with pytest.raises(SettingError, match="is for gradient descent"):
+        bifurcation.orbits(ground_of(setting_of(content), tables))
 
 
 def sight(sharpness, excess=None, edge=10.0):

@@ -234,3 +234,5 @@ def test_no_state_no_check():
     monitor = Monitor(model, LOSS, (x, y), torch.optim.Adam(model.parameters()), None)
     assert monitor() is None
     assert monitor.checks == []
+    rest = torch.optim.SGD(model.parameters(), lr=0.0)  # the end of many schedules
+    assert Monitor(model, LOSS, (x, y), rest, None)() is None

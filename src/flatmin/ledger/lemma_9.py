@@ -43,8 +43,6 @@ _ROUNDING = 1e-12
     "square layers whose products have singular values above 0",
 )
 def lemma_9(runs: Evidence) -> list[Record]:
-    """Lemma 9 for the initial weights: their products keep |.|_2 <= 2 M and smin >= m/2 whatever
-    theta_k/L with |theta_k|_2 <= m^2/(4 M^2) is added to the layers."""
     return lemma_9_of(runs.layers)
 
 

@@ -21,7 +21,7 @@ from flatmin.ledger.statement import NotApplicable, Statement, statement
     sweep=True,
 )
 def lemma_3(cases: Sequence[Evidence]) -> list[Record]:
-    """Lemma 3 is about random matrices, not runs: `ledger.lemma_3` draws them."""
+    # About random matrices, not runs: `ledger.lemma_3` draws them.
     raise NotApplicable("random matrices: see the preset residual", "not measured")
 
 
