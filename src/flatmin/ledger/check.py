@@ -56,10 +56,8 @@ def check(
     notes, single = rate_notes(cases), all_records(cases, table.as_records() if table else ())
     return Ledger(
         records=tuple(
-            replace(record, note=notes.get((record.statement, record.part), record.note))
-            if record.flow_only
-            else record
-            for record in merge(single)
+            replace(one, note=one.flow_only and notes.get((one.statement, one.part)) or one.note)
+            for one in merge(single)
         ),
         networks=networks,
         single=tuple(one for one in single if one.slack is not None),
@@ -105,7 +103,8 @@ def _records(statement: Statement, cases: Sequence[Evidence]) -> list[Record]:
         return statement(cases)
     records = []
     for runs in cases:
-        verdicts = {record.part: record.verdict for record in statement(as_flow(runs))}
+        as_if = [] if runs.flow else statement(as_flow(runs))
+        verdicts = {record.part: record.verdict for record in as_if}
         for record in statement(runs):
             met = verdicts.get(record.part) is not Verdict.NOT_APPLICABLE
             records.append(replace(record, flow_only=record.flow_only and met))
