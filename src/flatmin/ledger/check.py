@@ -54,11 +54,12 @@ def check(
         raise DataError("there is no run to check: none has finished without diverging")
     # On gradient descent, how a statement about flow is missed as eta grows.
     notes, single = rate_notes(cases), all_records(cases, table.as_records() if table else ())
+    records = [
+        replace(one, note=notes.get((one.statement, one.part), one.note)) if one.flow_only else one
+        for one in merge(single)
+    ]
     return Ledger(
-        records=tuple(
-            replace(one, note=one.flow_only and notes.get((one.statement, one.part)) or one.note)
-            for one in merge(single)
-        ),
+        records=tuple(records),
         networks=networks,
         single=tuple(one for one in single if one.slack is not None),
         lemma_3=table,
