@@ -42,7 +42,8 @@ class Statement:
     once: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "__doc__", self.judge.__doc__)
+        for name in ("__doc__", "__module__"):  # as the documentation finds them
+            object.__setattr__(self, name, getattr(self.judge, name))
 
     def __call__(self, evidence: Evidence | Sequence[Evidence]) -> list[Record]:
         cases = [evidence] if isinstance(evidence, Evidence) else evidence
