@@ -129,7 +129,7 @@ def rate_curve(
     """Measure the curve. `progress` is told 1 for each rate, of which MOST_RATES at most."""
     runs, steps = check_count("runs", runs), check_count("steps", steps)
     learned_at = check_share("learned_at", learned_at)
-    regression = problem.regression() if isinstance(problem, Samples) else problem
+    regression = problem.regression()
     ceiling = predict(regression, architecture.depth, architecture.output_norm).critical_rate
     addresses = [("rate curve", i) for i in range(runs)]
     start = initialise(architecture, init, scale, seed, addresses, regression)
