@@ -35,8 +35,7 @@ from flatmin.core.pages import Listing, Page, Remarks, number
 from flatmin.core.progress import Advance, Progress, advancing
 from flatmin.core.shown import Shown
 from flatmin.core.statistics import share_interval
-from flatmin.data.regression import Regression
-from flatmin.data.samples import Samples
+from flatmin.data.samples import Problem
 from flatmin.dynamics.backends import step_flops
 from flatmin.dynamics.descent import descend
 from flatmin.dynamics.endings import LEARNED_AT, State
@@ -95,7 +94,7 @@ class Advice(Shown, eq=True):
 
 
 def advise(
-    problem: Regression | Samples,
+    problem: Problem,
     architecture: Architecture,
     init: str = DEFAULT_INIT,
     scale: float = DEFAULT_SCALE,
@@ -133,7 +132,7 @@ class _NoRate(Exception):
 class _Laboratory:
     """Networks on demand, and the work that is left."""
 
-    problem: Regression | Samples
+    problem: Problem
     architecture: Architecture
     init: str
     scale: float
