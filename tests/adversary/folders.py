@@ -126,6 +126,7 @@ def attacks() -> st.SearchStrategy[Attack]:
 
 def case(attack: Attack) -> Case:
     target = "train" if "train" in attack.command else "study"
+    outer: dict[str, bytes | None] = {}
 
     def prepare(folder: Path) -> None:
         outside = folder / OUTSIDE
@@ -138,6 +139,10 @@ def case(attack: Attack) -> Case:
         for name, seed in attack.damages:
             with _tolerant():
                 (DAMAGE | FORGED)[name](folder / target, random.Random(seed))
+        outer.update(_contents(outside))
+
+    def always(answer: Answer, folder: Path) -> str | None:
+        return None if _contents(folder / OUTSIDE) == outer else "a folder reached outside itself"
 
     unseen = any(name in UNSEEN for name, _ in attack.damages)
     return Case(
@@ -146,7 +151,7 @@ def case(attack: Attack) -> Case:
         codes=(0, 1, 2) if attack.command in VERDICTS else (0, 2),
         prepare=prepare,
         right=None if unseen else RIGHT.get(attack.command),
-        always=_outside_untouched,
+        always=always,
         child=_as_nobody if attack.read_only else None,
     )
 
@@ -167,13 +172,14 @@ def _as_nobody() -> None:
     os.setuid(65534)
 
 
-def _outside_untouched(answer: Answer, folder: Path) -> str | None:
-    found = {path.name for path in (folder / OUTSIDE).iterdir()}
-    if found != {"file", ".mine.1.part.txt", "shard-0.parquet", "fifo"}:
-        return f"a folder reached outside itself: {sorted(found)}"
-    if any(path.read_text() != "mine" for path in (folder / OUTSIDE).iterdir() if path.is_file()):
-        return "a folder wrote outside itself"
-    return None
+def _contents(folder: Path) -> dict[str, bytes | None]:
+    """Everything in a folder; pipes and links without content."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        if path.is_file() and not path.is_symlink()
+        else None
+        for path in sorted(folder.rglob("*"))
+    }
 
 
 def _missing(text: str) -> int:

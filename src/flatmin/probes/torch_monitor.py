@@ -87,7 +87,7 @@ class Monitor(Watch):
 
     @property
     def share(self) -> float:
-        """The share of all time since the first call that checks took."""
+        """The share of all time since the first call that calls took."""
         total = time.perf_counter() - self._begun
         return self.spent / total if total else 0.0
 
@@ -97,13 +97,12 @@ class Monitor(Watch):
         if self._steps == 0:
             self._begun = begun
         self._steps += 1
+        full, check = self._full, None
         if self._budget is not None:
             left = self._budget * (begun - self._begun) - self.spent
             self._allowed = min(self._most, int(left / (CARE * self._pace or 1e-9)))
-            if self._allowed < self._wanted[self._full]:
-                return None
-        full = self._full
-        check = self.check()
+        if self._budget is None or self._allowed >= self._wanted[full]:
+            check = self.check()
         cost = time.perf_counter() - begun
         self.spent += cost
         if check is not None:

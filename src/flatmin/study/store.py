@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flatmin.core.errors import DataError, SettingError
-from flatmin.core.files import make_directory, writing
+from flatmin.core.files import make_directory, remove, telling, writing
 from flatmin.dynamics.endings import LEARNED_AT
 from flatmin.study import shard_files
 from flatmin.study.schema import ROWS_SCHEMA, TRACES_SCHEMA
@@ -137,8 +137,7 @@ class Store:
         """Remove what killed processes left half written, and put damaged shards aside."""
         for folder in (self.directory, self._runs, self._traces, self._failures):
             for leftover in folder.glob(".*.part.*"):
-                with _changing(leftover):
-                    leftover.unlink(missing_ok=True)
+                remove(leftover)
         for folder in (self._runs, self._traces):
             for path in sorted(folder.glob("[!.]*")):
                 if shard_id(path) is None:
@@ -263,16 +262,8 @@ def _write(path: Path, content: bytes) -> None:
 def _put_aside(path: Path) -> Path:
     """Rename to a hidden name, which tools that read the whole folder skip."""
     names = (path.with_name(f".{path.name}.{number}.broken") for number in count(1))
-    with _changing(path):
+    with telling(f"{str(path)!r} cannot be put aside"):
         return path.rename(next(aside for aside in names if not os.path.lexists(aside)))
-
-
-@contextmanager
-def _changing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise SettingError(f"{str(path)!r} cannot be moved: {error.strerror}") from None
 
 
 def _refuse_other_folders(directory: Path) -> None:
