@@ -129,7 +129,7 @@ async def shoot(place: str, count: int, seed: int) -> int:
                 while True:
                     found = json.loads(await asyncio.wait_for(socket.recv(), 120))
                     answers += 1
-                    assert "went wrong" not in found.get("message", "")
+                    assert "went wrong" not in found.get("message", ""), found
                     if found.get("id") == -number - 1 and found.get("end"):
                         break
     return answers
