@@ -19,7 +19,7 @@ _CHECK_EVERY = 4
 
 
 def lanczos(
-    hessian: Hessian, start: Float, tolerance: float, max_products: int, basis: int = 60
+    hessian: Hessian | Deflated, start: Float, tolerance: float, max_products: int, basis: int = 60
 ) -> tuple[Float, Float, Whole, Float]:
     """Value, residual, products and unit vector `[network, dimension]` of each network."""
     networks, dimension = start.shape
@@ -41,8 +41,20 @@ def lanczos(
     return value, residual, products, vector
 
 
+class Deflated:
+    """A Hessian in which an eigenpair that is known has the eigenvalue 0."""
+
+    def __init__(self, hessian: Hessian | Deflated, value: Float, vector: Float) -> None:
+        self._hessian, self._value, self._vector = hessian, value, vector
+
+    def product(self, vectors: Float) -> Float:
+        """H v - value (vector.v) vector."""
+        along = self._value * np.einsum("ni,ni->n", self._vector, vectors)
+        return np.asarray(self._hessian.product(vectors) - along[:, None] * self._vector)
+
+
 def _sweep(
-    hessian: Hessian, start: Float, active: Yes, tolerance: float, steps: int
+    hessian: Hessian | Deflated, start: Float, active: Yes, tolerance: float, steps: int
 ) -> tuple[Float, Whole]:
     """One Krylov basis from unit start vectors: unit Ritz vectors and products used."""
     networks, dimension = start.shape
