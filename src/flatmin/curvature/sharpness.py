@@ -104,9 +104,11 @@ def sharpness(
         ensemble = Ensemble.from_flat(ensemble.architecture, flat)
     record = _solve(problem, ensemble, method, tolerance, max_products, first, certify)
     if not usable.all():
-        lost = dict.fromkeys(("value", "residual", "low", "high"), np.nan)
+        lost: dict[str, Any] = dict.fromkeys(("value", "residual", "low", "high"), np.nan)
         lost |= {"converged": False, "proof": NONE, "chance": 1.0}
-        kept = {name: np.where(usable, getattr(record, name), x) for name, x in lost.items()}
+        kept: dict[str, Any] = {
+            name: np.where(usable, getattr(record, name), x) for name, x in lost.items()
+        }
         record = replace(record, **kept)
     return record[0] if single else record
 

@@ -209,5 +209,4 @@ class Architecture:
 def residual_output_vector(inputs: int, seed: int) -> Float:
     """A random unit vector p for a residual network: Gaussian, divided by its norm."""
     p = generator(seed, "output vector").standard_normal(inputs)
-    unit: Float = p / np.linalg.norm(p)
-    return unit
+    return np.asarray(p / np.linalg.norm(p))
