@@ -98,7 +98,7 @@ class Prepared:
             self._first_pass()
         self.features = tuple(name for names in self._expanded() for name in names)
         if len({*self.features, *self.targets}) < len(self.features) + len(self.targets):
-            raise DataError(f"{self.source}: --one-hot makes a column whose name exists already")
+            raise DataError(f"{self.source}: one_hot makes a column whose name exists already")
 
     def _expanded(self) -> list[list[str]]:
         """For each chosen feature the columns it becomes."""
@@ -136,7 +136,7 @@ class Prepared:
         self.check_rows(stay, 1)
         for name, count in zip(features, counts, strict=True):
             if not count:
-                raise DataError(f"{self.source}: the column {name!r} has no values; --drop it")
+                raise DataError(f"{self.source}: the column {name!r} has no values; drop it")
         for name in labels:
             order = labels[name].order()
             self._codes[name] = order[seen[name][order] > 0]

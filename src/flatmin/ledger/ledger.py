@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import field, replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 from flatmin.core.pages import Listing, Page, Remarks
 from flatmin.core.shown import Shown
 from flatmin.ledger.record import Record, Verdict, merge
+from flatmin.study.summary import missing_note
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,11 +22,13 @@ if TYPE_CHECKING:
 class Ledger(Shown):
     """One record per statement and part, at its tightest, in the order of `STATEMENTS`.
 
-    `single` are the records before they were merged, one for each piece of evidence, for pictures.
+    `missing` is how many runs of a study are not there. `single` are the records before they were
+    merged, one for each piece of evidence, for pictures.
     """
 
     records: tuple[Record, ...]
     networks: int
+    missing: int = 0
     single: tuple[Record, ...] = field(default=(), repr=False)
     lemma_3: Lemma3Table | None = field(default=None, repr=False)
 
@@ -38,10 +42,8 @@ class Ledger(Shown):
         return self.records[i]
 
     def __repr__(self) -> str:
-        counts = {v.value.replace(" ", "_"): 0 for v in Verdict}
-        for line in self.lines:
-            counts[line.verdict.value.replace(" ", "_")] += 1
-        words = ", ".join(f"{name}={count}" for name, count in counts.items())
+        counts = Counter(line.verdict for line in self.lines)
+        words = ", ".join(f"{v.replace(' ', '_')}={counts[v]}" for v in Verdict)
         return f"Ledger(networks={self.networks}, {words})"
 
     @property
@@ -71,7 +73,8 @@ class Ledger(Shown):
         applied = sum(1 for record in lines if record.networks)
         subject = "this network" if self.networks == 1 else f"these {self.networks} networks"
         sentence = f"{applied} of {len(lines)} statements apply to {subject}"
-        notes = _notes(self.records)
+        notes = [note for note in (missing_note(self.missing),) if note]
+        notes += _notes(self.records)
         if not broken:
             ending = "; all of them hold." if applied else "."
             return [table, Remarks(sentence + ending, notes)]
@@ -83,8 +86,7 @@ class Ledger(Shown):
         """The slack of every statement that applies."""
         from flatmin.ledger.figures import slack_figure
 
-        extra = [] if self.lemma_3 is None else self.lemma_3.as_records()
-        return slack_figure([*self.single, *extra])
+        return slack_figure(self.single)
 
     def write_figures(self, folder: str | Path) -> list[Path]:
         """A picture of every statement that was measured, and one of all slacks."""
@@ -95,11 +97,10 @@ class Ledger(Shown):
 
 def one_line_each(records: Sequence[Record]) -> list[Record]:
     """One record per statement: of its parts, a violated one, else the one with the least slack."""
-    return merge(replace(record, part="", at=_place(record)) for record in records)
-
-
-def _place(record: Record) -> str:
-    return ": ".join(word for word in (record.part, record.at) if word)
+    return merge(
+        replace(one, part="", at=": ".join(word for word in (one.part, one.at) if word))
+        for one in records
+    )
 
 
 def violated(records: Sequence[Record] | Ledger) -> list[Record]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from flatmin.core.checks import check_depth, check_positive
+from flatmin.core.checks import check_depth, check_positive, number_in, number_of
 from flatmin.core.errors import SettingError
 from flatmin.core.pages import Listing, Page, Remarks, number
 from flatmin.core.shown import Shown
@@ -109,11 +109,7 @@ class Prediction(Shown):
             **self.regression.contents(),
             "depth": self.depth,
             "output_norm": self.output_norm,
-            "minimal_sharpness": {
-                "lower": self.minimal.lower,
-                "exact": self.exact,
-                "upper": self.minimal.upper,
-            },
+            "minimal_sharpness": {k: getattr(self.minimal, k) for k in ("lower", "exact", "upper")},
             "flattest_depth": self.flattest_depth,
             "small_init_sharpness": self.small_init_sharpness,
             "critical_learning_rate": {"exact": self.critical_rate, "paper": self.paper_rate},
@@ -152,20 +148,18 @@ class Prediction(Shown):
             "the critical rate is a ceiling, not a promise: above it gradient descent settles at "
             "no minimiser, though it may stay bounded; below it, it may still fail"
         )
-        steps = None
-        if self.regression.targets > 1:
-            rank = product_rank(self.regression)
-            if self.depth > 1 and rank > 1:
-                units = sorted({1, rank - 1})
-                bounds = " and ".join(f"{self.least_of_width(one):.4g} with {one}" for one in units)
-                notes.append(
-                    f"several targets: S_min is that of networks whose hidden layers have at least "
-                    f"{rank} units, the rank of P*; narrower ones reach no minimiser, and at their "
-                    f"best points S is at least {bounds}"
-                )
-        else:
+        one, rank, steps = self.regression.targets == 1, product_rank(self.regression), 0.0
+        if one:
             steps = descent_steps(self.regression, self.depth, self.output_norm)
-        if steps is not None and steps > MANY_STEPS:
+        elif self.depth > 1 and rank > 1:
+            units = sorted({1, rank - 1})
+            bounds = " and ".join(f"{self.least_of_width(unit):.4g} with {unit}" for unit in units)
+            notes.append(
+                f"several targets: S_min is that of networks whose hidden layers have at least "
+                f"{rank} units, the rank of P*; narrower ones reach no minimiser, and at their "
+                f"best points S is at least {bounds}"
+            )
+        if steps > MANY_STEPS:
             notes.append(
                 f"descent is slow on these data: near the flattest minimiser, at half the critical "
                 f"rate, it takes {steps:.1g} steps to divide the risk along the direction of the "
@@ -203,11 +197,11 @@ def check_rate(rate: object) -> tuple[float, bool]:
     ((0.1, False), (1.0, True), (0.5, True))
     """
     factor, multiple, rest = str(rate).partition("critical")
-    try:
-        value = float(factor or "1") if multiple and not rest else float(rate)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        value = 0.0
-    if not 0.0 < value < float("inf"):
+    if isinstance(rate, str):
+        value = number_in((factor or "1") if multiple and not rest else rate)
+    else:
+        value = number_of(rate)
+    if value is None or not 0.0 < value < float("inf"):
         raise SettingError(
             "learning_rate must be a positive number, or a multiple of the critical one such as "
             f"0.5critical, got {rate!r}"
@@ -225,7 +219,7 @@ def resolve_rate(
     """A learning rate as a number; see `check_rate`.
 
     The critical rate is the one at which a method's edge is S_min: `reach`/S_min, where `reach` is
-    2 without momentum.
+    that of its rule: 2 of gradient descent.
     """
     value, multiple = check_rate(rate)
     if not multiple:

@@ -85,7 +85,7 @@ def balanced_sharpness(regression: Regression, depth: int, w: Float) -> tuple[Fl
     rho = np.where(there, rho, 1.0)[:, None]
     v = np.where(there[:, None], w, 1.0) / rho
     h = 2.0 * sigma @ regression.w_star
-    sigma_v = v @ sigma
+    sigma_v = _each(sigma, v)
     g = 2.0 * rho * sigma_v - h
     k = np.empty((len(w), size + 1, size + 1))
     k[:, :size, :size] = 2.0 * rho[:, :, None] * sigma
@@ -94,8 +94,8 @@ def balanced_sharpness(regression: Regression, depth: int, w: Float) -> tuple[Fl
     k[:, size, size] = (2.0 * (depth - 1) * rho * bend + (depth - 2) * along)[:, 0]
     values, vectors = np.linalg.eigh(k)
     top, y, alpha = values[:, -1:], vectors[:, :size, -1], vectors[:, size:, -1]
-    taken = 2.0 * root * alpha * (y @ h)[:, None] + (depth - 2) * alpha**2 * (v @ h)[:, None]
-    turn = 8.0 * root * alpha * rho * (y @ sigma)
+    taken = 2.0 * root * alpha * _dot(y, h) + (depth - 2) * alpha**2 * _dot(v, h)
+    turn = 8.0 * root * alpha * rho * _each(sigma, y)
     turn = turn + alpha**2 * ((8 * depth - 12) * rho * sigma_v - (depth - 2) * h)
     across = g - along * v
     rate = -depth * along * ((2.0 - 2.0 / depth) * top + taken) - _dot(turn, across)
@@ -104,30 +104,10 @@ def balanced_sharpness(regression: Regression, depth: int, w: Float) -> tuple[Fl
     return np.where(there, sharp, np.nan), np.where(there, speed, np.nan)
 
 
-def falling_range(regression: Regression, depth: int) -> tuple[float, float]:
-    """Between which |w|/|w*| the sharpness of an aligned balanced network falls; equal ends: never.
-
-    For data of which w* is an eigenvector of Sigma.
-
-    >>> from flatmin.data.generators import whitened_samples
-    >>> falling_range(whitened_samples(n=20, d=3, seed=0).regression(), 3)
-    (0.25, 0.5)
-    """
-    direction = regression.w_star / regression.w_star_norm
-    across = np.eye(regression.d) - np.outer(direction, direction)
-    other = float(np.linalg.eigvalsh(across @ regression.sigma @ across)[-1])
-    low = (depth - 2.0) / (2.0 * depth - 2.0)
-    return low, max(low, min(0.5, regression.a / (regression.a + other)))
-
-
-def small_start_cosine(depth: int) -> float:
-    """The cosine between w and Sigma w* from which on small balanced starts sharpen, L >= 3.
-
-    >>> round(small_start_cosine(10), 4)
-    0.1623
-    """
-    return float(np.sqrt(depth) - np.sqrt(depth - 1.0))
-
-
 def _dot(x: Float, y: Float) -> Float:
     return np.asarray(np.sum(x * y, axis=1, keepdims=True))
+
+
+def _each(matrix: Float, rows: Float) -> Float:
+    """The matrix times every row by itself: a product of them all has bits that depend on all."""
+    return np.asarray((matrix @ rows[:, :, None])[:, :, 0])

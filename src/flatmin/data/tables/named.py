@@ -1,0 +1,129 @@
+"""Columns with names: frames, dictionaries and NPZ archives."""
+
+from __future__ import annotations
+
+import warnings
+import zipfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flatmin.core.arrays import Float
+from flatmin.core.errors import DataError, FlatminError
+from flatmin.core.memory import check_memory
+from flatmin.data.tables.source import Place
+from flatmin.data.tables.table import (
+    ROWS,
+    TEXT_HINT,
+    Reading,
+    Table,
+    checked,
+    choose_columns,
+    from_numbers,
+    one_line,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def frame_table(frame: pd.DataFrame, reading: Reading) -> Table:
+    """The table in a pandas frame; its columns are known by the text of their labels."""
+    from pandas import factorize
+    from pandas.api.types import is_complex_dtype, is_numeric_dtype
+
+    names = [str(label) for label in frame.columns]
+    choice = choose_columns("the frame", names, reading)
+    labels = choice.labels
+    place = {name: j for j, name in enumerate(names)}
+    columns = {name: frame.iloc[:, place[name]] for name in choice.names}
+    for name, column in columns.items():
+        numbers = is_numeric_dtype(column.dtype) and not is_complex_dtype(column.dtype)
+        if not numbers and name not in labels:
+            raise DataError(
+                f"the frame: column {name!r} is of type {column.dtype}, not numbers; {TEXT_HINT}"
+            )
+
+    def numbers_of(name: str, start: int) -> Float:
+        part = columns[name].iloc[start : start + ROWS]
+        if name in labels:
+            places, values = factorize(part)
+            return labels[name].encode(list(values), places)
+        return part.to_numpy(dtype=np.float64, na_value=np.nan)
+
+    def blocks() -> Iterator[Float]:
+        for start in range(0, len(frame), ROWS):
+            yield np.column_stack([numbers_of(name, start) for name in choice.names])
+
+    return checked("the frame", choice, blocks)
+
+
+def npz_table(place: Place, reading: Reading) -> Table:
+    """The table in an NPZ archive."""
+    return named_arrays_table(place.name, _load_npz(place), reading)
+
+
+def named_arrays_table(
+    source: str, arrays: Mapping[str, npt.NDArray[Any]], reading: Reading
+) -> Table:
+    """Arrays of one axis are columns; an array X of shape (n, k) is the columns X0 ... X{k-1}."""
+    columns: list[tuple[str, npt.NDArray[Any]]] = []
+    groups: dict[str, list[str]] = {}
+    for name, array in arrays.items():
+        if array.ndim == 2:
+            groups[name] = [f"{name}{j}" for j in range(array.shape[1])]
+            columns.extend(zip(groups[name], array.T, strict=True))
+        else:
+            columns.append((name, array))
+    choice = choose_columns(source, [name for name, _ in columns], reading, groups)
+    labels = choice.labels
+    by_name, first = dict(columns), choice.targets[0]
+    length = len(by_name[first]) if by_name[first].ndim else 0
+    for name in (*choice.targets, *choice.features):
+        array = by_name[name]
+        if array.dtype.kind not in ("biufU" if name in labels else "biuf"):
+            hint = f"; {TEXT_HINT}" if array.dtype.kind == "U" else ""
+            raise DataError(f"{source}: array {name!r} is of type {array.dtype}, not numbers{hint}")
+        if array.shape != (length,):
+            raise DataError(
+                f"{source}: array {name!r} has shape {array.shape}; expected the length {length} "
+                f"of the target {first!r}"
+            )
+
+    def blocks() -> Iterator[Float]:
+        for start in range(0, length, ROWS):
+            part = slice(start, start + ROWS)
+            yield np.column_stack(
+                [from_numbers(by_name[name][part], labels.get(name)) for name in choice.names]
+            )
+
+    return checked(source, choice, blocks)
+
+
+def _load_npz(place: Place) -> dict[str, npt.NDArray[Any]]:
+    """The arrays; whatever a damaged archive makes the libraries raise is said in one line."""
+    path, name = place.name, None
+    try:
+        with place.open() as stream, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # such as a header of Python 2
+            if not zipfile.is_zipfile(stream):
+                raise DataError(f"{path}: not a readable NPZ archive")
+            stream.seek(0)
+            with np.load(stream, allow_pickle=False) as archive:
+                for name, times in Counter(archive.files).items():
+                    if times > 1:
+                        raise DataError(f"{path}: the array {name!r} occurs {times} times")
+                sizes = [one.file_size for one in archive.zip.infolist()]
+                check_memory(f"{path}: its arrays", sum(sizes))
+                arrays = {}
+                for name in archive.files:
+                    arrays[name] = np.asarray(archive[name])
+                return arrays
+    except FlatminError:
+        raise
+    except Exception as error:
+        which = f"array {name!r} of the NPZ archive" if name else "the NPZ archive"
+        raise DataError(f"{path}: {which} cannot be read ({one_line(error)})") from None
