@@ -17,7 +17,7 @@ import pytest
 import schemathesis
 import websockets
 from hypothesis import HealthCheck, given, settings
-from pages import free_port, serving
+from pages import free_port, holds, serving
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
@@ -148,9 +148,9 @@ def test_the_socket_survives_nonsense_without_growing(fire):
     for _ in range(rounds):
         answers += sum(asyncio.run(shoot(place, each, seed)) for seed in range(seeds))
         memory.append(process.memory_info().rss)
-        threads = process.num_threads()
     assert answers > FIRE // 10
-    assert threads <= 3 * (os.cpu_count() or 1) + 4
+    # Two a core that work, those of asyncio.to_thread (a core and four), and a few of libraries.
+    holds(lambda: process.num_threads() <= 3 * (os.cpu_count() or 1) + 8, "threads to end")
     # Memory is given back in pages, so it creeps; ten kilobytes a message would be a leak.
     assert memory[-1] - memory[-2] < 10_000 * each * seeds + 2**24
 
