@@ -147,7 +147,7 @@ def atlas(
 
 def work(c: Float, starts: int, steps: int, runs: int) -> int:
     """The network steps of an atlas, at most."""
-    return steps * ((len(c) + 3 * REFINED) * starts + min(BASIN_RATES, len(c)) * runs)
+    return steps * ((len(c) + 4 * REFINED) * starts + min(BASIN_RATES, len(c)) * runs)
 
 
 def _rates(c: ArrayLike) -> Float:

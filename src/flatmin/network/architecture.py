@@ -31,8 +31,7 @@ from flatmin.core.checks import check_choice, check_count, check_depth, check_po
 from flatmin.core.errors import SettingError
 from flatmin.core.memory import check_memory
 from flatmin.core.seeds import generator
-from flatmin.data.regression import Regression
-from flatmin.data.samples import Samples
+from flatmin.data.samples import Problem, Samples
 from flatmin.network.activations import ACTIVATIONS, Activation
 
 _LANES = 4  # a network alone takes the room of so many
@@ -174,7 +173,7 @@ class Architecture:
         """|p|, or 1 for several outputs."""
         return 1.0 if self.output is None else float(np.linalg.norm(self.p))
 
-    def check_fits(self, problem: Regression | Samples) -> None:
+    def check_fits(self, problem: Problem) -> None:
         """Refuse data with other numbers of features or targets, or without rows it needs."""
         if self.inputs != problem.d:
             raise SettingError(
@@ -221,5 +220,4 @@ class Architecture:
 def residual_output_vector(inputs: int, seed: int) -> Float:
     """A random unit vector p for a residual network: Gaussian, divided by its norm."""
     p = generator(seed, "output vector").standard_normal(inputs)
-    unit: Float = p / np.linalg.norm(p)
-    return unit
+    return np.asarray(p / np.linalg.norm(p))

@@ -13,7 +13,7 @@ export function wire(page) {
   $("version").textContent = `flatmin ${page.offered.version}`;
   $("scenes").replaceChildren(...page.offered.scenes.map((/** @type {any} */ scene) => {
     const button = document.createElement("button");
-    button.textContent = scene.short;
+    button.textContent = scene.short || scene.title;
     button.setAttribute("aria-label", scene.title);
     button.dataset.scene = scene.name;
     button.dataset.testid = `scene-${scene.name}`;
