@@ -341,6 +341,9 @@ def test_settings_by_the_form(page):
         until(page, f"window.lab.map.plan.axis === '{axis}' && {MAPPED}")
     hooked(page, "map-colour").select_option("ratio")
     drawn(page, "map")
+    # A plan of other rows has come, and its pixels have not: nothing to draw, and no error.
+    page.evaluate("window.lab.map.begin({ ...window.lab.map.plan, values: [] })")
+    page.evaluate("window.lab.map.draw()")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
