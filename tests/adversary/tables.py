@@ -88,7 +88,7 @@ def texts(draw, delimiter):
     cells = [[f'"{cell}"' if quote else cell for cell in row] for row in lines]
     text = end.join(delimiter.join(row) for row in cells) + draw(st.sampled_from([end, end, ""]))
     encoding = draw(
-        st.sampled_from([*["utf-8"] * 8, "utf-8-sig", "utf-16", "utf-16-le", "utf-32", "latin-1"])
+        st.sampled_from([*["utf-8"] * 20, "utf-8-sig", "utf-16", "utf-16-le", "utf-32", "latin-1"])
     )
     return text.encode(encoding, "replace")
 
@@ -304,7 +304,7 @@ preparing = st.lists(
             *(("--features", "X"), ("--drop", ""), ("--drop", ","), ("--drop", "[/red]")),
         ]
     ),
-    max_size=2,
+    max_size=1,
 )  # fmt: skip
 
 
@@ -313,8 +313,8 @@ def _packed(content):
 
 
 SUFFIXES = [
-    *[".csv"] * 5,
-    *[".npz"] * 4,
+    *[".csv"] * 8,
+    *[".npz"] * 5,
     *(".parquet", ".parquet", ".pq", ".tsv", ".tab", ".npy", ".CSV", ".csv.gz", ".tsv.gz"),
     *("-", "-gz", ".json", "", ".txt"),
 ]

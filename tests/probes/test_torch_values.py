@@ -181,6 +181,18 @@ def test_trace_and_density_agree_within_their_errors():
     assert np.trapezoid(value, grid) == pytest.approx(1, abs=1e-6)
 
 
+def test_the_error_over_batches_is_a_jackknifes():
+    """Against leaving out each batch in turn, of dense Hessians; it is the first order of that."""
+    model, x, y = case("mlp", samples=240)
+    batches = list(zip(x.split(20), y.split(20), strict=True))
+    parts = torch.stack([dense(model, LOSS, [one]) for one in batches])
+    count = len(batches)
+    tops = [float(torch.linalg.eigvalsh((parts.sum(0) - one) / (count - 1))[-1]) for one in parts]
+    truth = np.sqrt((count - 1) ** 2 / count * np.var(tops, ddof=1))
+    found = probes.sharpness(model, LOSS, batches)
+    assert found.data_error == pytest.approx(truth, rel=0.15)
+
+
 def test_along_a_direction_and_the_gradient():
     model, x, y = case("mlp")
     batches = [(x[:15], y[:15]), (x[15:], y[15:])]

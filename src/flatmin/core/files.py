@@ -22,7 +22,9 @@ def telling(what: str) -> Iterator[None]:
 @contextmanager
 def writing(path: Path) -> Iterator[Path]:
     """A temporary path to write to; it takes the place of `path` when the block ends well."""
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}.part{path.suffix}")
+    temporary = path.with_name(f".{path.stem[:200]}.{os.getpid()}.part{path.suffix}")
+    if path.exists() and not path.is_file():
+        raise SettingError(f"{str(path)!r} cannot be written: it is no regular file")
     with telling(f"{str(path)!r} cannot be written"):
         try:
             temporary.unlink(missing_ok=True)  # whatever lies there, such as a link to elsewhere

@@ -18,7 +18,7 @@ from flatmin.core.checks import check_count, check_positive
 from flatmin.core.errors import SettingError
 from flatmin.core.progress import advancing
 from flatmin.data.regression import Regression
-from flatmin.data.samples import Samples
+from flatmin.data.samples import Problem
 from flatmin.dynamics.central_force import Middles
 from flatmin.dynamics.descent import Progress
 from flatmin.dynamics.endings import LEARNED_AT, check_share, flow_endings
@@ -76,7 +76,7 @@ class CentralFlow(Method):
 
     def run(
         self,
-        problem: Regression | Samples,
+        problem: Problem,
         ensemble: Ensemble,
         *,
         steps: ArrayLike,

@@ -16,7 +16,7 @@ import numpy as np
 from flatmin.core.arrays import Float, Yes
 from flatmin.curvature.linear import backward
 from flatmin.data.regression import Regression
-from flatmin.data.samples import Samples
+from flatmin.data.samples import Problem
 from flatmin.network.architecture import Architecture, Family
 from flatmin.network.ensemble import Ensemble
 from flatmin.theory.progressive_sharpening import balanced_sharpness
@@ -34,7 +34,7 @@ class Task:
     output: Float
 
 
-def task(problem: Regression | Samples, architecture: Architecture) -> Task:
+def task(problem: Problem, architecture: Architecture) -> Task:
     """The task of networks of this architecture on these data."""
     return Task(problem.regression(), architecture.output_map)
 
@@ -147,9 +147,7 @@ def balanced(layers: Layers, task: Task) -> Float:
     return np.stack(balanced_sharpness(task.regression, len(layers), w), axis=1)
 
 
-def passes_nothing(
-    problem: Regression | Samples, ensemble: Ensemble, excess: Float, gradient: Float
-) -> Yes:
+def passes_nothing(problem: Problem, ensemble: Ensemble, excess: Float, gradient: Float) -> Yes:
     """Whether networks pass next to no gradient on, being at a saddle or dead.
 
     Linear: |grad|^2 is below a thousandth of L |P*|^{2-2/L} |p|^{2/L} |G|^2, about what a network

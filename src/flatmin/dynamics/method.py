@@ -22,7 +22,7 @@ from flatmin.core.arrays import Float, Yes
 from flatmin.core.checks import check_positive
 from flatmin.core.errors import SettingError
 from flatmin.data.regression import Regression
-from flatmin.data.samples import Samples
+from flatmin.data.samples import Problem
 from flatmin.dynamics.descent import Progress, descend
 from flatmin.dynamics.flow import RTOL, flow
 from flatmin.dynamics.outcome import Outcome
@@ -117,7 +117,7 @@ class Method:
 
     def run(
         self,
-        problem: Regression | Samples,
+        problem: Problem,
         ensemble: Ensemble,
         *,
         steps: ArrayLike,
@@ -164,7 +164,7 @@ class GradientFlow(Method):
 
     def run(
         self,
-        problem: Regression | Samples,
+        problem: Problem,
         ensemble: Ensemble,
         *,
         steps: ArrayLike,

@@ -6,8 +6,7 @@ from typing import Any
 
 from flatmin.core.errors import SettingError
 from flatmin.core.progress import Progress
-from flatmin.data.regression import Regression
-from flatmin.data.samples import Samples
+from flatmin.data.samples import Problem
 from flatmin.data.sets import paper_output_vector, paper_samples
 from flatmin.dynamics.advice import advise
 from flatmin.dynamics.endings import LEARNED_AT
@@ -19,7 +18,7 @@ STEPS, FLOW_STEPS = 10_000, 100_000
 
 
 def train_network(
-    problem: Regression | Samples | None = None,
+    problem: Problem | None = None,
     depth: int = 10,
     *,
     width: int | None = None,

@@ -19,7 +19,7 @@ from flatmin.core.progress import Progress
 from flatmin.core.shown import Shown
 from flatmin.curvature import Sharpness, sharpness
 from flatmin.data.regression import Regression
-from flatmin.data.samples import Samples
+from flatmin.data.samples import Problem
 from flatmin.dynamics.edge import EDGE_SHARE, midway, swinging
 from flatmin.dynamics.endings import LEARNED_AT, State, learned_note
 from flatmin.dynamics.method import WITHOUT_BIASES
@@ -292,7 +292,7 @@ def _with_error(record: Sharpness) -> str:
 
 
 def train(
-    problem: Regression | Samples,
+    problem: Problem,
     architecture: Architecture,
     *,
     init: str = DEFAULT_INIT,
@@ -361,7 +361,7 @@ def train(
 
 
 def share_of_edge(
-    problem: Regression | Samples, outcome: Outcome, method: Method, last: Sharpness
+    problem: Problem, outcome: Outcome, method: Method, last: Sharpness
 ) -> float | None:
     """S over the edge at the end; None for gradient flow and after divergence (see `edge`)."""
     if method.continuous or outcome.count(State.DIVERGED):

@@ -55,11 +55,6 @@ export function drawLayers(run, until, end) {
 /** @param {Run} run @param {number} until @param {number} end @param {boolean} log */
 export function drawEigenvalues(run, until, end, log) {
   const found = run.layers, c = colours();
-  if (!found.eigenvalues) {
-    Plotly.purge($("panel-plot"));
-    $("panel-text").textContent = "This network is too large for all its eigenvalues; the sharpness is in the plot.";
-    return;
-  }
   const cut = seen({ at: found.eigenvalues_at }, until), x = cut(found.eigenvalues_at);
   const traces = found.eigenvalues.map((/** @type {number[]} */ row, /** @type {number} */ k) => ({
     type: "scatter", mode: "lines", x, y: cut(row).map((v) => (log && !(v > 0) ? null : v)), name: `λ${"₁₂₃₄"[k]}`,
