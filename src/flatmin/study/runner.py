@@ -32,7 +32,6 @@ from flatmin.study.shard_files import EDGE, LEARNED, Packed, pack
 from flatmin.study.spec import Study
 from flatmin.study.store import Failure, Note, Store, hash_of, lock
 
-
 _WAIT_SECONDS = 0.5
 
 
