@@ -8,12 +8,15 @@ from flatmin.data.regression import Regression
 from flatmin.data.samples import Samples
 from flatmin.data.sets import paper_output_vector, paper_samples
 from flatmin.dynamics.advice import advise
+from flatmin.dynamics.backends import step_flops
 from flatmin.dynamics.endings import LEARNED_AT
 from flatmin.dynamics.methods import Method, method_of
 from flatmin.dynamics.training import Training, train
 from flatmin.network.initialisation import DEFAULT_INIT, DEFAULT_SCALE, architecture_for
 
 STEPS, FLOW_STEPS = 10_000, 100_000
+# Flops that a flow may take unless its steps are given: some ten minutes.
+FLOW_WORK = 1e12
 
 
 def train_network(
@@ -39,7 +42,8 @@ def train_network(
     """Train the network that goes with the data (by default the paper's) and the initialisation.
 
     Without a learning rate one is looked for and tested (see `advice`), and the run is as long as
-    its test was; where none can be advised, that is a SettingError with the reason.
+    its test was; where none can be advised, that is a SettingError with the reason. A flow ends
+    after 100 000 steps, or after 1e12 flops if they are fewer steps but at least 1000.
 
     >>> run = train_network(depth=5, learning_rate="0.5critical")
     >>> run.learned, round(run.edge / run.minimal_sharpness, 12)
@@ -70,6 +74,10 @@ def train_network(
     if momentum is not None:
         name = "nesterov" if nesterov else "heavy-ball"
     method: Method = method_of(name, learning_rate=learning_rate, momentum=momentum)
+    default = STEPS
+    if flow:
+        step = method.rule.cost * step_flops(data, network)
+        default = int(min(FLOW_STEPS, max(FLOW_WORK / step, 1000.0)))
     return train(
         data,
         network,
@@ -77,7 +85,7 @@ def train_network(
         scale=scale,
         seed=seed,
         method=method,
-        steps=steps or (FLOW_STEPS if flow else STEPS),
+        steps=steps or default,
         learned_at=learned_at,
         record_every=record_every,
         progress=progress,

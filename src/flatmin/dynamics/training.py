@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from flatmin.dynamics.advice import Advice
 
 RECORDS = 200
+FLOW_RECORDS = 1000
 # How often sharpness may be measured along a descent: at every step of a run no longer than this.
 # Of linear networks with one output that adds an eighth to the time of 10 000 recorded steps at
 # d = 5 and L = 10; others, where it costs as much as many steps, are measured in pairs of steps.
@@ -144,6 +145,9 @@ class Training(Shown):
             kind = f"with period {period}" if period else "without a period"
             share = "" if self.edge_share is None else f", sharpness about {self._share()}"
             return f"Oscillates {kind} and does not settle{share}{self._beyond()}."
+        if self.state == State.STALLED and self.learned and self.edge_share is not None:
+            there = f"with sharpness {self._share()}, which the least disturbance would leave"
+            return f"Rests exactly on a minimiser {there}: it is not stable at this rate."
         if self.state == State.STALLED:
             dead = "" if self.architecture.linear else ", or dead units"
             return f"Stalled far from the minimum: next to no gradient (a saddle{dead})."
@@ -324,6 +328,7 @@ def train(
         every,
         recordable(architecture),
         sharpness_steps=sharpness_steps(architecture, every, steps),
+        most=None if record_every else FLOW_RECORDS,
     )
     outcome = method.run(
         problem,

@@ -127,6 +127,8 @@ _RANDOM: dict[str, Draw] = {
 }
 _AT_MINIMISER = ("flattest", "minimiser")
 INITIALISATIONS = (*_RANDOM, *_AT_MINIMISER)
+# Products of larger weights leave the range of numbers at once.
+_LARGEST = 1e100
 DEFAULT_INIT, DEFAULT_SCALE = "pytorch", 1.0
 
 
@@ -183,13 +185,19 @@ def initialise(
     scales = np.broadcast_to(np.asarray(scale, dtype=float), (len(addresses),))
     for value in scales:
         check_nonnegative("scale", value.item())
-    drawn = [
-        architecture.join(
-            _draw(architecture, init, float(s), generator(seed, *address), regression)
+    with np.errstate(over="ignore"):
+        drawn = [
+            architecture.join(
+                _draw(architecture, init, float(s), generator(seed, *address), regression)
+            )
+            for s, address in zip(scales, addresses, strict=True)
+        ]
+    flat = np.reshape(drawn, (-1, architecture.parameters))
+    if not np.all(np.abs(flat) < _LARGEST):
+        raise SettingError(
+            f"scale must leave weights below {_LARGEST:g}, got {scales.max():g} with init {init!r}"
         )
-        for s, address in zip(scales, addresses, strict=True)
-    ]
-    return Ensemble.from_flat(architecture, np.reshape(drawn, (-1, architecture.parameters)))
+    return Ensemble.from_flat(architecture, flat)
 
 
 def _draw(
