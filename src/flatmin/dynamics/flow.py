@@ -76,8 +76,9 @@ def flow(
 ) -> Outcome:
     """Gradient flow until |grad| <= tolerance at a minimiser, `end`, or `max_steps`.
 
-    `tolerance` is by default 1e-10 lam |w*|^2 / c, where c = (|w*|/|p|)^{1/L} is the unit of weights
-    (`theory.units`), and `atol` a thousandth of `rtol` times c.
+    `tolerance` is by default 1e-10 lam |w*|^2 / c with the unit of weights c = (|w*|/|p|)^{1/L}
+    (`theory.units`), and `atol` a thousandth of `rtol` times c. A flow has also arrived where its
+    excess risk is what rounding leaves of it.
 
     `recording.every` counts steps of the integrator (accepted or not). The outcome's `extras` hold
     `time`, `drift` (of Lemma 1's invariants), `error` (the sum of local error estimates and of what
@@ -105,9 +106,8 @@ def flow(
     settled = below_saddles(regression, architecture)
     goal = check_share("learned_at", learned_at) * regression.excess_at_zero
     most = float(check_count("max_steps", max_steps))
-    settings = Settings(
-        rtol, atol, tolerance, settled, rounding_of_risk(regression, architecture), most
-    )
+    rounding = rounding_of_risk(regression, architecture)
+    settings = Settings(rtol, atol, tolerance, settled, rounding, most)
     integrator = INTEGRATORS[architecture.family](regression, ensemble, settings, float(end))
     run = _Flow(regression, ensemble, integrator, recording)
     with advancing(progress, "flow", int(max_steps) * len(ensemble)) as advance:
