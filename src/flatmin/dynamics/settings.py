@@ -12,7 +12,12 @@ from flatmin.dynamics.backends import step_flops
 from flatmin.dynamics.endings import LEARNED_AT
 from flatmin.dynamics.methods import Method, method_of
 from flatmin.dynamics.training import Training, train
-from flatmin.network.initialisation import DEFAULT_INIT, DEFAULT_SCALE, architecture_for
+from flatmin.network.initialisation import (
+    DEFAULT_INIT,
+    DEFAULT_SCALE,
+    architecture_for,
+    resolve_scale,
+)
 
 STEPS, FLOW_STEPS = 10_000, 100_000
 # Flops that a flow may take unless its steps are given: some ten minutes.
@@ -27,7 +32,7 @@ def train_network(
     activation: str = "linear",
     biases: bool = False,
     init: str = DEFAULT_INIT,
-    scale: float = DEFAULT_SCALE,
+    scale: float | str = DEFAULT_SCALE,
     learning_rate: float | str | None = None,
     momentum: float | None = None,
     nesterov: bool = False,
@@ -62,7 +67,7 @@ def train_network(
     network = architecture_for(
         init, data, depth, width=width, activation=activation, biases=biases, p=p, seed=seed
     )
-    advice = None
+    scale, advice = resolve_scale(scale, init, data, network), None
     if learning_rate is None and not flow:
         advice = advise(
             data, network, init, scale, learned_at=learned_at, seed=seed, progress=progress

@@ -43,6 +43,7 @@ from flatmin.data.samples import Samples
 from flatmin.network.architecture import Architecture, residual_output_vector
 from flatmin.network.ensemble import Ensemble
 from flatmin.theory.minimisers import flattest_minimiser, minimiser_of_sharpness
+from flatmin.theory.units import Units
 
 Random = np.random.Generator
 Draw = Callable[[Architecture, float, Random], list[Float]]
@@ -158,6 +159,34 @@ def architecture_for(
         return Architecture.residual(problem.d, depth, output_norm * vector)
     network = Architecture.mlp(problem.d, depth, width, activation, biases=biases)
     return replace(network, output=(output_norm,))
+
+
+def resolve_scale(
+    scale: float | str, init: str, problem: Regression | Samples, architecture: Architecture
+) -> float:
+    """A scale as a number; as text it may be a multiple of the data's unit of weights.
+
+    >>> from flatmin.data.generators import whitened_samples
+    >>> data = whitened_samples(n=30, d=4, seed=0)
+    >>> found = resolve_scale("0.5natural", "gaussian", data, Architecture.mlp(4, 3))
+    >>> round(found / data.regression().w_star_norm ** (1 / 3), 12)
+    0.5
+    """
+    factor, natural, rest = str(scale).partition("natural")
+    try:
+        value = float(factor or "1") if natural and not rest else float(scale)
+    except ValueError:
+        raise SettingError(
+            "scale must be a number, or a multiple of the size that the data ask for such as "
+            f"0.5natural, got {scale!r}"
+        ) from None
+    value = check_nonnegative("scale", value)
+    if natural and init in ("residual", "minimiser"):
+        raise SettingError(f"scale must be a number with init {init!r}, got {scale!r}")
+    if not natural:
+        return value
+    data = problem.regression()
+    return value * Units.of(data, architecture.depth, architecture.output_norm).weight
 
 
 def initialise(
