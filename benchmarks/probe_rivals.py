@@ -18,43 +18,49 @@ import torch
 from benchmarks.probe_models import ProbeCase
 
 
-def pyhessian(
-    case: ProbeCase, seed: int, products: int | None, tolerance: float = 0.0
-) -> tuple[float, int]:
+def pyhessian(case: ProbeCase, seed: int, products: int | None) -> tuple[float, int]:
     """Power iteration."""
-    module: Any = import_module("pyhessian.hessian")
-    taken, plain = [0], module.hessian_vector_product
+    values, answer = _power(case, seed, {} if products is None else {"maxIter": products, "tol": 0})
+    return answer, len(values)
 
-    def counted(*arguments: Any) -> Any:
-        taken[0] += 1
-        return plain(*arguments)
+
+def pyhessian_path(case: ProbeCase, seed: int) -> list[float]:
+    """The value after each of its products, up to 1000, or until two are alike to 1e-8."""
+    return _power(case, seed, {"maxIter": 1000, "tol": 1e-8})[0]
+
+
+def pyhessian_stop(path: list[float], tolerance: float) -> int:
+    """After how many products it would have stopped with this tolerance."""
+    for number in range(1, len(path)):
+        before = path[number - 1]
+        if abs(before - path[number]) / (abs(before) + 1e-6) < tolerance:
+            return number + 1
+    return len(path)
+
+
+def _power(case: ProbeCase, seed: int, limits: dict[str, Any]) -> tuple[list[float], float]:
+    """The values of all its products, and its answer."""
+    module: Any = import_module("pyhessian.hessian")
+    values: list[float] = []
+    plain = module.hessian_vector_product
+
+    def watched(gradients: Any, parameters: Any, v: Any) -> Any:
+        found = plain(gradients, parameters, v)
+        values.append(float(sum((a * b).sum() for a, b in zip(found, v, strict=True))))
+        return found
 
     torch.manual_seed(seed)
-    module.hessian_vector_product = counted
+    module.hessian_vector_product = watched
     kind = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
         tool = module.hessian(case.model, case.loss, data=case.batch, cuda=False)
-        limits = {} if products is None else {"maxIter": products, "tol": tolerance}
-        value = tool.eigenvalues(**limits)[0][0]
+        answer = tool.eigenvalues(**limits)[0][0]
     finally:
         module.hessian_vector_product = plain
         torch.set_default_dtype(kind)
         case.model.zero_grad()
-    return float(value), taken[0]
-
-
-def pyhessian_in_truth(case: ProbeCase, seed: int, products: int | None) -> tuple[float, int]:
-    """PyHessian with the loosest stopping rule that leaves it right to 1e-3, up to 1000 products.
-
-    Nobody could choose it so: it needs the truth.
-    """
-    value, taken = pyhessian(case, seed, products)
-    for tolerance in (1e-4, 1e-5, 1e-6, 1e-7):
-        if abs(value / case.top - 1.0) <= 1e-3:
-            break
-        value, taken = pyhessian(case, seed, 1000, tolerance)
-    return value, taken
+    return values, float(answer)
 
 
 def eigenthings(case: ProbeCase, seed: int, products: int | None) -> tuple[float, int]:

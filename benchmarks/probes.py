@@ -4,6 +4,13 @@ Each case of `probe_models` is measured from many random starts, at several tole
 and in single precision, cold and from an earlier vector that is the worst possible: the second
 eigenvector. An interval *fails* when the largest eigenvalue is outside of it. Rivals run at their
 defaults and with as many products as the probe took; they are *wrong* by more than 1 % or not.
+
+PyHessian at equal truth, to 0.1 %, is read in three ways: stopped by the truth, when its value is
+first within 0.1 % (nobody can stop it so); with one tolerance for all cases, the 1e-8 that leaves
+it right about as often as an interval promises, where it can be right at all; and both against our
+interval of 0.1 % and against our lower end alone, stopped by the truth. No Krylov method from the
+same start is nearer than that lower end; and from Lanczos' numbers no smaller upper end follows
+(`theory/random_start.py`).
 """
 
 from __future__ import annotations
@@ -12,6 +19,7 @@ import copy
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.stats import binom
@@ -19,7 +27,12 @@ from scipy.stats import binom
 from benchmarks.harness import Result, Spread
 from flatmin.core.errors import SettingError
 
+if TYPE_CHECKING:
+    from benchmarks.probe_models import ProbeCase
+
 RUNS, RIVAL_RUNS, CONFIDENCE, WRONG = 52, 5, 0.999, 0.01
+OUR_LOW = "low end of ours, stopped by the truth at 0.1 %"
+BY_TRUTH, ONE_TOLERANCE = "PyHessian, stopped by the truth at 0.1 %", "PyHessian at 1e-8"
 
 
 @dataclass(frozen=True)
@@ -51,11 +64,20 @@ def probes() -> Result:
     ours = _medians(found, "ours to 1 %")
     intervals = [one for one in found if one.tool.startswith("ours")]
     failures = sum(one.fails for one in intervals)
+    certified, low = _medians(found, "ours to 0.1 %"), _medians(found, OUR_LOW)
     ratios = {
         "ARPACK": _ratios(found, "curvlinops", ours),
-        "PyHessian": _ratios(found, "PyHessian, right to 0.1 %", _medians(found, "ours to 0.1 %")),
+        "PyHessian by truth, interval": _ratios(found, BY_TRUTH, certified),
+        "PyHessian by truth, low end": _ratios(found, BY_TRUTH, low),
+        "PyHessian at 1e-8, interval": _ratios(found, ONE_TOLERANCE, certified),
+        "PyHessian at 1e-8, low end": _ratios(found, ONE_TOLERANCE, low),
     }
-    bar = {"ARPACK": 1.0, "PyHessian": 3.0}
+    totals = {
+        name: sum(_medians(found, name).values())
+        for name in (BY_TRUTH, ONE_TOLERANCE, "ours to 0.1 %", OUR_LOW)
+    }
+    print("  products over all cases:", totals, file=sys.stderr)
+    bar = {"ARPACK": 1.0, "PyHessian by truth, interval": 3.0}
     held = failures <= binom.ppf(0.95, len(intervals), 1.0 - CONFIDENCE)
     return Result(
         "probes",
@@ -76,7 +98,7 @@ def _measure() -> Iterator[Measured]:
 
     import flatmin.torch as doors
     from benchmarks.probe_models import cases
-    from benchmarks.probe_rivals import RIVALS, pyhessian_in_truth
+    from benchmarks.probe_rivals import RIVALS
     from flatmin.probes.torch_products import plain_attention
 
     for case in cases():
@@ -108,9 +130,32 @@ def _measure() -> Iterator[Measured]:
                         off = abs(value / case.top - 1.0)
                         yield Measured(name + words, case.name, off, products, not off <= WRONG)
                 with plain_attention(), torch.random.fork_rng():
-                    value, products = pyhessian_in_truth(case, seed, None)
-                off = abs(value / case.top - 1.0)
-                yield Measured("PyHessian, right to 0.1 %", case.name, off, products, off > 1e-3)
+                    yield from _to_a_thousandth(case, seed)
+
+
+def _to_a_thousandth(case: ProbeCase, seed: int) -> Iterator[Measured]:
+    from benchmarks.probe_rivals import pyhessian_path, pyhessian_stop
+    from flatmin.probes.measure import Krylov
+    from flatmin.probes.torch_model import TorchModel
+
+    def measured(tool: str, path: list[float], products: int) -> Measured:
+        off = abs(path[products - 1] / case.top - 1.0)
+        return Measured(tool, case.name, off, products, off > 1e-3)
+
+    def right(path: list[float]) -> int:
+        near = (k for k, value in enumerate(path, 1) if abs(value / case.top - 1.0) <= 1e-3)
+        return next(near, len(path))
+
+    path = pyhessian_path(case, seed)
+    yield measured(BY_TRUTH, path, right(path))
+    yield measured("PyHessian at 1e-3", path, pyhessian_stop(path, 1e-3))
+    yield measured(ONE_TOLERANCE, path, len(path))
+    krylov = Krylov(TorchModel(case.model, case.loss, case.batch), seed)
+    ours: list[float] = []
+    while not krylov.exhausted and not (ours and abs(ours[-1] / case.top - 1.0) <= 1e-3):
+        krylov.extend()
+        ours.append(krylov.largest(CONFIDENCE)[0])
+    yield measured(OUR_LOW, ours, len(ours))
 
 
 def _medians(found: list[Measured], tool: str) -> dict[str, float]:
@@ -129,16 +174,17 @@ def _ratios(found: list[Measured], tool: str, ours: dict[str, float]) -> Spread:
 def _table(found: list[Measured], tools: list[str]) -> list[str]:
     lines = [
         "| tool | measurements | products, median | error, median | error, largest "
-        "| off by more than 1 % | interval fails |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| off by more than 1 % | 0.1 % | interval fails |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for tool in sorted(tools):
         of = [one for one in found if one.tool == tool]
         errors = np.nan_to_num([one.error for one in of], nan=np.inf)
-        wrong = 100.0 * np.mean(errors > WRONG)
+        wrong = [100.0 * np.mean(errors > limit) for limit in (WRONG, 1e-3)]
         fails = str(sum(one.fails for one in of)) if tool.startswith("ours") else "has none"
         lines.append(
             f"| {tool} | {len(of)} | {np.median([one.products for one in of]):g} "
-            f"| {np.median(errors):.1e} | {errors.max():.1e} | {wrong:.1f} % | {fails} |"
+            f"| {np.median(errors):.1e} | {errors.max():.1e} "
+            f"| {wrong[0]:.1f} % | {wrong[1]:.1f} % | {fails} |"
         )
     return lines

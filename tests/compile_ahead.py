@@ -2,8 +2,7 @@
 
 It is a quarter of the suite's work. Tests that run side by side would each compile what they need,
 some of it twice; here every kernel is compiled once. A kernel is compiled for its lanes (blocks are
-narrow or wide) and its precision, all in one process: the index of a kernel's compiled forms is a
-file that two processes must not write at once.
+narrow or wide) and its precision, all in one process, which has its helpers then.
 """
 
 from __future__ import annotations

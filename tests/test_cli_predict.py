@@ -155,7 +155,7 @@ BAD = [
     (["predict", "{table}", "--target", "z", "--depth", "3"], "'z'"),
     (["predict", "{table}", "--target", "y", "--depth", "3", "--output-norm", "0"], "positive"),
     (["predict", "{table}", "--target", "y", "--depth", "3", "--output-norm", "x"], "a number"),
-    (["predict", "{table}", "--target", "y", "--depth", "3", "--output-norm", "inf"], "positive"),
+    (["predict", "{table}", "--target", "y", "--depth", "3", "--output-norm", "inf"], "a number"),
     (["predict", "{table}", "--target", "y", "--depths", "2,a"], "--depths must be a number"),
     (["predict", "{table}", "--target", "y", "--depths", ","], "--depths must list"),
     (

@@ -359,18 +359,27 @@ def test_a_damaged_run_is_one_line(
     assert "not a complete run of flatmin train" in err
 
 
-@pytest.mark.parametrize("what", ["study.json", "study.toml", "no study.toml"])
 def test_a_damaged_study_is_one_line(
-    studies: dict[str, Path], tmp_path: Path, what: str, monkeypatch: Any, capsys: Any
+    studies: dict[str, Path], tmp_path: Path, monkeypatch: Any, capsys: Any
 ) -> None:
     directory = Path(shutil.copytree(studies["flow"], tmp_path / "copy"))
-    if what.startswith("no "):
-        (directory / what.removeprefix("no ")).unlink()
-    else:
-        (directory / what).write_text("{")
+    (directory / "study.json").write_text("{")
     code, out, err = call(monkeypatch, capsys, "check", directory)
     assert (code, out) == (2, "")
     assert err.count("\n") == 1
+
+
+def test_an_edited_spec_does_not_change_what_is_checked(
+    studies: dict[str, Path], tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    directory = Path(shutil.copytree(studies["flow"], tmp_path / "copy"))
+    wanted = call(monkeypatch, capsys, "check", directory)
+    spec = directory / "study.toml"
+    text = spec.read_text()
+    assert "seed = " in text
+    for content in (text.replace("seed = ", "seed = 1"), "{"):
+        spec.write_text(content)
+        assert call(monkeypatch, capsys, "check", directory) == wanted
 
 
 def test_a_foreign_directory_is_one_line(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:

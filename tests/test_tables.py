@@ -297,7 +297,7 @@ def test_an_unreadable_file_is_named(tmp_path, monkeypatch):
     def refuse(*_args, **_settings):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("flatmin.data.tables.open", refuse, raising=False)
+    monkeypatch.setattr("flatmin.data.tables.source.open", refuse, raising=False)
     with pytest.raises(DataError, match=r"cannot be read \(Permission denied"):
         open_table(path, Reading("y"))
 

@@ -1,9 +1,13 @@
-"""The server under fire: thousands of requests that make little sense, and fifty people at once."""
+"""The server under fire: thousands of requests that make little sense, and fifty people at once.
+
+`make test-browser` sends some 2,000, `make test-fire` 10,000 (the variable FIRE).
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -23,7 +27,8 @@ from schemathesis.specs.openapi.checks import (
 
 from lab_settings import EDGE, PLAIN, VARIED
 
-MESSAGES = 9_000
+FIRE = int(os.environ.get("FIRE", "2000"))
+EXAMPLES = max(20, FIRE // 100)
 PEOPLE = 50
 
 
@@ -46,7 +51,11 @@ def test_endpoints_answer_whatever_is_asked(fire, mode):
             continue
 
         @given(case=operation.as_strategy(generation_mode=mode))
-        @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+        @settings(
+            max_examples=max(20, FIRE // 100),
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        )
         def ask(case: Any) -> None:
             nonlocal asked
             asked += 1
@@ -55,7 +64,7 @@ def test_endpoints_answer_whatever_is_asked(fire, mode):
             )
 
         ask()
-    assert asked > 300
+    assert asked > FIRE // 40
 
 
 TEXTS = ("", "a", "descent", "../..", "\x00", "\u2028", "x" * 500)
@@ -131,14 +140,19 @@ async def shoot(place: str, count: int, seed: int) -> int:
 
 
 def test_the_socket_survives_nonsense_without_growing(fire):
+    """The same nonsense again and again: whatever it loads and compiles is there by then."""
     place, process = fire
-    asyncio.run(shoot(place, 1000, 0))  # everything is loaded and compiled now
-    memory, threads = process.memory_info().rss, process.num_threads()
-    total = sum(asyncio.run(shoot(place, MESSAGES // 6, seed)) for seed in range(1, 7))
-    assert total > MESSAGES // 10
-    assert process.num_threads() <= threads
-    # Caches fill up (data sets, tables); ten kilobytes a message would be a leak.
-    assert process.memory_info().rss - memory < 10_000 * MESSAGES
+    rounds, seeds = 4, 4
+    each = FIRE // (rounds * seeds)
+    memory, answers = [], 0
+    for _ in range(rounds):
+        answers += sum(asyncio.run(shoot(place, each, seed)) for seed in range(seeds))
+        memory.append(process.memory_info().rss)
+        threads = process.num_threads()
+    assert answers > FIRE // 10
+    assert threads <= 3 * (os.cpu_count() or 1) + 4
+    # Memory is given back in pages, so it creeps; ten kilobytes a message would be a leak.
+    assert memory[-1] - memory[-2] < 10_000 * each * seeds + 2**24
 
 
 async def watch(place: str) -> list[float]:

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 import numpy as np
 import pytest
-from pages import ENDED, free_port, serving, until
+from pages import CURVES, ENDED, MAPPED, free_port, go, heard, holds, hooked, serving, typed, until
 from PIL import Image
 from playwright.sync_api import expect
 
@@ -18,28 +18,27 @@ from flatmin.lab.engine import follow, ground_of
 from flatmin.lab.scenes import SCENES
 from flatmin.lab.settings import address, from_address, setting_of
 from flatmin.lab.tables import Tables
-from lab_settings import EDGE
+from lab_settings import EDGE, PLAIN, like
 
 TABLE = Path(__file__).parents[2] / "examples" / "gaussian.csv"
-MAPPED = "document.querySelector('#map').dataset.stride === '1'"
-CURVES = "JSON.stringify(window.lab.runs.a.columns)"
 
 
 def ink(page, hook):
-    """The share of a plot's pixels that are not its most frequent colour."""
-    box = page.get_by_test_id(hook)
+    """The share of a plot's pixels that are not its most frequent colour, and its colours."""
+    box = hooked(page, hook)
     picture = np.asarray(Image.open(io.BytesIO(box.screenshot())).convert("RGB")).reshape(-1, 3)
     _, counts = np.unique(picture, axis=0, return_counts=True)
     return 1.0 - counts.max() / len(picture), len(counts)
 
 
-def hooked(page, name):
-    return page.get_by_test_id(name)
+def drawn(page, *hooks):
+    """Wait until plots are more than empty axes."""
+    for hook in hooks:
+        holds(lambda hook=hook: ink(page, hook)[0] > 0.01 and ink(page, hook)[1] > 10, hook)
 
 
 @pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.name)
-def test_every_scene_plays_to_its_end(opened, scene):
-    page = opened()
+def test_every_scene_plays_to_its_end(page, scene):
     hooked(page, f"scene-{scene.name}").click()
     until(page, f"window.lab.state.view.scene === '{scene.name}' && !window.lab.waiting.a")
     until(page, ENDED)
@@ -49,17 +48,11 @@ def test_every_scene_plays_to_its_end(opened, scene):
     tables.close()
     shown = json.loads(page.evaluate(CURVES))
     assert shown["sharpness"] == [v for p in pieces for v in p.columns["sharpness"].tolist()]
-    for hook in ("sharpness-plot", "risk-plot", "map"):
-        share, colours = ink(page, hook)
-        assert share > 0.01, hook
-        assert colours > 10, hook
+    drawn(page, "sharpness-plot", "risk-plot", "map", "panel-plot")
     assert hooked(page, "status").inner_text().startswith(("Learned", "Did not learn"))
 
 
-def test_slider_to_map_to_click_to_run(opened):
-    page = opened()
-    until(page, ENDED)
-    until(page, MAPPED)
+def test_slider_to_map_to_click_to_run(page):
     before = page.evaluate(CURVES)
     first = page.evaluate("window.lab.mapId")
     rate = hooked(page, "rate")
@@ -85,9 +78,7 @@ def test_slider_to_map_to_click_to_run(opened):
     assert found[2] == found[3]  # the pixel's colour is how the run ends
 
 
-def test_dragging_a_slider_shows_the_run_at_every_place(opened):
-    page = opened()
-    until(page, ENDED)
+def test_dragging_a_slider_shows_the_run_at_every_place(page):
     box = hooked(page, "depth").bounding_box()
     y = box["y"] + box["height"] / 2
     page.mouse.move(box["x"] + 0.25 * box["width"], y)
@@ -102,8 +93,7 @@ def test_dragging_a_slider_shows_the_run_at_every_place(opened):
     assert page.evaluate("window.lab.run.facts.depth") == depth
 
 
-def test_a_shared_address_shows_the_same_numbers_elsewhere(opened):
-    page = opened()
+def test_a_shared_address_shows_the_same_numbers_elsewhere(page, opened):
     hooked(page, "scene-catapult").click()
     until(page, "window.lab.state.view.scene === 'catapult'")
     until(page, ENDED)
@@ -117,8 +107,7 @@ def test_a_shared_address_shows_the_same_numbers_elsewhere(opened):
     assert other.evaluate("window.lab.state.view") == page.evaluate("window.lab.state.view")
 
 
-def test_addresses_are_the_same_in_the_page_and_in_python(opened):
-    page = opened()
+def test_addresses_are_the_same_in_the_page_and_in_python(page):
     content = EDGE | {"problem": {"file": "ab-my data.csv", "target": "7", "drop": ["a&b", "ü"]}}
     text = page.evaluate(
         "async (content) => (await import('/static/state.js')).address(content)", content
@@ -130,22 +119,25 @@ def test_addresses_are_the_same_in_the_page_and_in_python(opened):
     assert back == content
 
 
-def test_pause_step_and_a_new_rate_in_the_middle(opened):
-    page = opened(fast=False)
+def test_pause_step_and_a_new_rate_in_the_middle(page):
+    hooked(page, "scene-edge").click()
+    until(page, "window.lab.state.view.scene === 'edge' && !window.lab.waiting.a")
+    page.evaluate("window.lab.faster(-4)")
     hooked(page, "run").click()
     until(page, "!window.lab.waiting.a && window.lab.run.count > 20 && window.lab.playing")
     hooked(page, "pause").click()
     until(page, "!window.lab.playing")
-    page.wait_for_timeout(300)  # what was on its way has come
+    heard(page)
     count = page.evaluate("window.lab.run.count")
     assert count < 400
     hooked(page, "step").click()
     until(page, f"window.lab.run.count === {count + 1}")
     before = page.evaluate(CURVES)
-    hooked(page, "rate-number").fill("0.1")
-    hooked(page, "rate-number").press("Enter")
+    typed(page, "rate-number", "0.1")
     until(page, "window.lab.settings.changes?.length === 1 && !window.lab.playing")
+    heard(page)
     until(page, f"window.lab.run.count === {count + 1}")
+    page.evaluate("window.lab.faster(9)")
     hooked(page, "pause").click()
     until(page, ENDED)
     after, held = json.loads(page.evaluate(CURVES)), json.loads(before)
@@ -156,31 +148,25 @@ def test_pause_step_and_a_new_rate_in_the_middle(opened):
     assert after["edge"][count + 1] == pytest.approx(2 / 0.1)
 
 
-def test_fork_compares_two_rates(opened):
-    page = opened()
-    until(page, ENDED)
+def test_fork_compares_two_rates(page):
     scrub = hooked(page, "scrub")
-    scrub.evaluate("(e) => { e.value = 101; e.dispatchEvent(new Event('input')) }")
+    scrub.evaluate("(e) => { e.value = 31; e.dispatchEvent(new Event('input')) }")
     hooked(page, "fork").click()
     until(page, "window.lab.runs.b?.end")
-    hooked(page, "rate-number").fill("0.1")
-    hooked(page, "rate-number").press("Enter")
-    until(page, "window.lab.runs.b.end && window.lab.state.b.changes?.[0][0] === 100")
+    typed(page, "rate-number", "0.1")
+    until(page, "window.lab.runs.b.end && window.lab.state.b.changes?.[0][0] === 30")
     until(page, "!window.lab.waiting.b && window.lab.runs.b.columns.edge.at(-1) < 21")
     runs = json.loads(page.evaluate("JSON.stringify(window.lab.runs)"))
     a, b = (runs[slot]["columns"]["sharpness"] for slot in "ab")
-    assert a[:101] == b[:101]
-    assert a[150] != b[150]
+    assert a[:31] == b[:31]
+    assert a[50] != b[50]
     page.locator("#close-b").click()
     until(page, "!window.lab.runs.b")
 
 
-def test_undo_and_redo(opened):
-    page = opened()
-    until(page, ENDED)
+def test_undo_and_redo(page):
     for value in ("0.05", "0.03"):
-        hooked(page, "rate-number").fill(value)
-        hooked(page, "rate-number").press("Enter")
+        typed(page, "rate-number", value)
         until(page, f"window.lab.settings.method.learning_rate === {value}")
         until(page, "!window.lab.waiting.a")
     rates = []
@@ -192,9 +178,7 @@ def test_undo_and_redo(opened):
     expect(page.locator("#rate-number")).to_have_value("0.05")
 
 
-def test_python_and_command_are_copied(opened):
-    page = opened()
-    until(page, ENDED)
+def test_python_and_command_are_copied(page):
     for hook, begin in (("copy-python", "import flatmin"), ("copy-command", "flatmin train ")):
         page.locator("#take summary").click()
         hooked(page, hook).click()
@@ -206,10 +190,7 @@ def test_python_and_command_are_copied(opened):
 @pytest.mark.parametrize(
     ("hook", "begin"), [("save-png", b"\x89PNG"), ("save-svg", b"<svg"), ("save-csv", b"step,")]
 )
-def test_what_is_on_the_screen_can_be_saved(opened, hook, begin):
-    page = opened()
-    until(page, ENDED)
-    until(page, MAPPED)
+def test_what_is_on_the_screen_can_be_saved(page, hook, begin):
     page.locator("#take summary").click()
     with page.expect_download() as download:
         hooked(page, hook).click()
@@ -221,9 +202,7 @@ def test_what_is_on_the_screen_can_be_saved(opened, hook, begin):
         assert len(np.unique(picture, axis=0)) > 100
 
 
-def test_good_and_bad_tables(opened, tmp_path):
-    page = opened()
-    until(page, ENDED)
+def test_good_and_bad_tables(page, tmp_path):
     hooked(page, "file").set_input_files(TABLE)
     until(page, "window.lab.run.facts.n === 50 && window.lab.settings.problem.target === 'y'")
     until(page, ENDED)
@@ -242,11 +221,8 @@ def test_good_and_bad_tables(opened, tmp_path):
     until(page, ENDED)
 
 
-def test_a_wrong_number_is_answered_in_words(opened):
-    page = opened()
-    until(page, ENDED)
-    hooked(page, "steps").fill("0")
-    hooked(page, "steps").press("Enter")
+def test_a_wrong_number_is_answered_in_words(page):
+    typed(page, "steps", "0")
     words = "the page: method.steps must be a whole number of at least 1, got 0"
     until(page, f"document.querySelector('#status').textContent === {words!r}")
 
@@ -289,10 +265,7 @@ def test_a_table_of_the_command_line_opens_the_page(opened):
         assert page.evaluate("window.lab.settings.problem.intercept") is True
 
 
-def test_the_map_by_keyboard(opened):
-    page = opened()
-    until(page, ENDED)
-    until(page, MAPPED)
+def test_the_map_by_keyboard(page):
     hooked(page, "map").focus()
     for key in ("ArrowLeft", "ArrowLeft", "ArrowDown"):
         hooked(page, "map").press(key)
@@ -303,25 +276,77 @@ def test_the_map_by_keyboard(opened):
     until(page, ENDED)
 
 
-@pytest.mark.parametrize("tab", ["layers", "eigenvalues", "ledger", "orbits"])
-def test_panels(opened, tab):
-    page = opened()
+def test_panels(page):
+    for tab in ("eigenvalues", "layers", "orbits"):
+        hooked(page, f"tab-{tab}").click()
+        until(page, "document.querySelector('#panel-plot').data?.length > 0")
+        drawn(page, "panel-plot")
+    hooked(page, "tab-orbits").focus()
+    page.keyboard.press("ArrowLeft")
+    until(page, "document.querySelectorAll('#panel-table tbody tr').length > 15")
+    link = page.locator("#panel-table a").first
+    place = link.get_attribute("href")
+    assert place.startswith("/statements/")
+    answer = page.request.get(page.evaluate(f"new URL('{place}', location.href).href"))
+    assert link.inner_text() in answer.text()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        like(PLAIN, repetitions=100),
+        like(PLAIN, architecture__activation="tanh", architecture__biases=True, method__steps=20),
+        like(PLAIN, problem={"generator": "gaussian", "targets": 2, "n": 30, "d": 4}),
+        like(PLAIN, method__name="heavy-ball", method__momentum=0.5),
+        like(PLAIN, method={"name": "flow", "steps": 200}),
+    ],
+    ids=["ensemble", "activation", "outputs", "momentum", "flow"],
+)
+def test_every_kind_of_run_by_its_address(page, content):
+    """What the form can ask for, it shows; and the page shows the numbers of the engine."""
+    go(page, address(content))
     until(page, ENDED)
-    hooked(page, f"tab-{tab}").click()
-    if tab == "ledger":
-        until(page, "document.querySelectorAll('#panel-table tbody tr').length > 15")
-        link = page.locator("#panel-table a").first
-        assert link.get_attribute("href").startswith("/statements/")
-        return
-    until(page, "document.querySelector('#panel-plot').data?.length > 0")
-    page.wait_for_timeout(300)
-    assert ink(page, "panel-plot")[0] > 0.01
+    tables = Tables()
+    pieces = list(follow(ground_of(setting_of(content), tables)))
+    tables.close()
+    shown = json.loads(page.evaluate(CURVES))
+    for name in ("excess_risk", "sharpness"):
+        values = [v for p in pieces for v in p.columns[name].tolist()]
+        assert shown[name] == [v if np.isfinite(v) else None for v in values]
+    drawn(page, "sharpness-plot", "risk-plot")
+
+
+def test_settings_by_the_form(page):
+    """Fields that no other test touches, each through the page's own controls."""
+    hooked(page, "init").select_option("gaussian")
+    until(page, "window.lab.settings.architecture.kind === 'mlp'")
+    hooked(page, "activation").select_option("tanh")
+    hooked(page, "biases").check()
+    until(page, f"window.lab.settings.architecture.biases && {ENDED}")
+    assert page.evaluate("window.lab.run.facts.ceiling") is None
+    hooked(page, "biases").uncheck()
+    hooked(page, "activation").select_option("linear")
+    hooked(page, "data").select_option("gaussian")
+    typed(page, "n", "40")
+    typed(page, "targets", "2")
+    until(page, f"window.lab.run.facts.targets === 2 && window.lab.run.facts.n === 40 && {ENDED}")
+    hooked(page, "data").select_option("spectrum")
+    typed(page, "condition", "7")
+    until(page, f"Math.abs(window.lab.run.facts.condition_number - 7) < 1e-6 && {ENDED}")
+    hooked(page, "method").select_option("nesterov")
+    hooked(page, "networks").select_option("20")
+    until(page, f"window.lab.run.columns.sharpness_high && {ENDED}")
+    until(page, MAPPED)
+    for axis in ("depth", "condition_number"):
+        hooked(page, "map-axis").select_option(axis)
+        until(page, f"window.lab.map.plan.axis === '{axis}' && {MAPPED}")
+    hooked(page, "map-colour").select_option("ratio")
+    drawn(page, "map")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_phone_needs_no_sideways_scrolling(opened, scheme):
     page = opened(viewport={"width": 390, "height": 844}, color_scheme=scheme)
-    until(page, ENDED)
     wide = page.evaluate("document.documentElement.scrollWidth")
     assert wide <= 390
     for hook in ("sharpness-plot", "risk-plot", "map"):
@@ -332,9 +357,8 @@ def test_a_phone_needs_no_sideways_scrolling(opened, scheme):
     assert dark == scheme
 
 
-def test_everything_can_be_reached_and_named(opened):
+def test_everything_can_be_reached_and_named(page):
     """Every control has a name for those who hear the page."""
-    page = opened()
     nameless = page.evaluate(
         "[...document.querySelectorAll('button, input, select')].filter((one) => "
         "!(one.textContent.trim() || one.labels?.length || one.getAttribute('aria-label')))"

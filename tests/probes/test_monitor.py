@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -191,6 +192,26 @@ def test_what_was_seen_is_kept(tmp_path):
     assert len(monitor.plot().axes) == 2
 
 
+def test_a_notebook_has_one_picture(monkeypatch, capsys):
+    model, x, y = small()
+    shown = []
+    place = SimpleNamespace(update=lambda image: shown.append(image))
+    display = lambda image, display_id: shown.append(image) or place  # noqa: E731
+    module = SimpleNamespace(Image=bytes, display=display)
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(version_info=(9, 0)))
+    monkeypatch.setitem(sys.modules, "IPython.display", module)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    monitor = Monitor(model, LOSS, (x, y), optimizer, None, live=True, line=True)
+    for _ in range(3):
+        monitor()
+    assert len(shown) == 3
+    assert all(one.startswith(b"\x89PNG") for one in shown)
+    assert capsys.readouterr().err.count("\rstep ") == 3
+    monkeypatch.setitem(sys.modules, "IPython.display", None)
+    with pytest.raises(SettingError, match="IPython is missing"):
+        Monitor(model, LOSS, (x, y), optimizer, live=True)
+
+
 def test_adapters_answer_what_trainers_call():
     model, x, y = small()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -234,3 +255,5 @@ def test_no_state_no_check():
     monitor = Monitor(model, LOSS, (x, y), torch.optim.Adam(model.parameters()), None)
     assert monitor() is None
     assert monitor.checks == []
+    rest = torch.optim.SGD(model.parameters(), lr=0.0)  # the end of many schedules
+    assert Monitor(model, LOSS, (x, y), rest, None)() is None

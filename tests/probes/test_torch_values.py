@@ -95,6 +95,40 @@ def test_chunks_change_nothing_but_the_memory():
         torch.testing.assert_close(next(cut.parts(v)), next(whole.parts(v)))
 
 
+def wide(norm: nn.Module) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+    """A convolutional network that keeps more than 4 MB for its backward pass."""
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(1, 16, 3), norm, nn.ReLU(), nn.Conv2d(16, 16, 3), nn.ReLU(), nn.Flatten()]
+    model = nn.Sequential(*layers, nn.Linear(16 * 144, 3))
+    return model, torch.randn(320, 1, 16, 16), torch.randint(0, 3, (320,))
+
+
+def peak(work) -> int:
+    """The largest number of bytes that PyTorch held at once, beyond those before."""
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, profile_memory=True) as watch:
+        work()
+    changes = [e.nbytes() for e in watch.profiler.kineto_results.events() if e.name() == "[memory]"]
+    return int(np.cumsum(changes).max())
+
+
+def test_memory_is_that_of_a_training_step():
+    model, x, y = wide(nn.Identity())
+    step = peak(lambda: LOSS(model(x), y).backward())
+    model.zero_grad()
+    records = []
+    found = peak(lambda: records.append(probes.sharpness(model, LOSS, (x, y), budget=3)))
+    assert step > 4e6
+    assert records[0].data == "320 samples in 1 batch, 40 at a time"
+    assert found <= 1.2 * step + records[0].memory
+
+
+def test_what_cannot_be_cut_is_not():
+    model, x, y = wide(nn.BatchNorm2d(16))
+    found = probes.sharpness(model, LOSS, (x, y), budget=1)
+    assert found.data == "320 samples in 1 batch, whole: its chunks differ"
+
+
 def test_a_budget_that_ends_first_leaves_a_wide_interval():
     model, x, y = case("mlp")
     truth = float(torch.linalg.eigvalsh(dense(model, LOSS, [(x, y)]))[-1])
@@ -145,6 +179,18 @@ def test_trace_and_density_agree_within_their_errors():
     value, error = density.at(grid, width)
     assert np.all(np.abs(value - smooth) <= 6 * error + 1e-9)
     assert np.trapezoid(value, grid) == pytest.approx(1, abs=1e-6)
+
+
+def test_the_error_over_batches_is_a_jackknifes():
+    """Against leaving out each batch in turn, of dense Hessians; it is the first order of that."""
+    model, x, y = case("mlp", samples=240)
+    batches = list(zip(x.split(20), y.split(20), strict=True))
+    parts = torch.stack([dense(model, LOSS, [one]) for one in batches])
+    count = len(batches)
+    tops = [float(torch.linalg.eigvalsh((parts.sum(0) - one) / (count - 1))[-1]) for one in parts]
+    truth = np.sqrt((count - 1) ** 2 / count * np.var(tops, ddof=1))
+    found = probes.sharpness(model, LOSS, batches)
+    assert found.data_error == pytest.approx(truth, rel=0.15)
 
 
 def test_along_a_direction_and_the_gradient():

@@ -7,7 +7,6 @@ a bug and keeps its traceback.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from typing import Annotated
@@ -15,6 +14,7 @@ from typing import Annotated
 import typer
 
 from flatmin import __version__
+from flatmin.cli import surroundings
 from flatmin.cli.atlas import atlas
 from flatmin.cli.bench import bench
 from flatmin.cli.check import check
@@ -24,7 +24,7 @@ from flatmin.cli.lab import lab
 from flatmin.cli.predict import predict
 from flatmin.cli.reproduce import reproduce
 from flatmin.cli.study import study_app
-from flatmin.cli.train import train
+from flatmin.cli.train import MethodOptions, train
 from flatmin.cli.verify import verify
 from flatmin.core.errors import FlatminError
 
@@ -57,18 +57,16 @@ def _root(
 
 
 for command in (predict, verify, train, lab, atlas, check, bench, reproduce):
-    app.command()(reading(command))
+    app.command(cls=MethodOptions if command is train else None)(reading(command))
 app.add_typer(study_app, name="study")
 
 
 def main() -> None:
     """Entry point of the command."""
-    # The matrices here are small and flatmin has threads of its own: BLAS threads on top of them
-    # wait for each other (a QR that takes 0.16 s took 15 s on a busy machine).
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    surroundings.prepare()
     with interruptible() as interrupted:
         code = _run(interrupted)
-    sys.exit(code)
+    sys.exit(surroundings.finish(code))
 
 
 def _run(interrupted: Callable[[], bool]) -> int:
@@ -84,11 +82,14 @@ def _run(interrupted: Callable[[], bool]) -> int:
         return _complain("stopped", 130)
     except BrokenPipeError:
         # The reader of our output has gone (`flatmin ... | head`); nothing is left to say.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        surroundings.drop_output()
         return 0
     except Exception as error:
         if interrupted():  # what became of the interrupt on its way out
             return _complain("stopped", 130)
+        reason = surroundings.reason(error)
+        if reason is not None:
+            return _complain(reason, 2)
         # Wrong usage, as the option parser reports it: one line like every other complaint.
         if not hasattr(error, "format_message"):
             raise
@@ -97,5 +98,5 @@ def _run(interrupted: Callable[[], bool]) -> int:
 
 
 def _complain(message: str, code: int) -> int:
-    print(f"flatmin: {' '.join(message.split())}", file=sys.stderr)
+    surroundings.complain(message)
     return code

@@ -61,7 +61,8 @@ def _row(result: Result) -> tuple[str, ...]:
         for name, spread in result.ratios.items()
     )
     bar = ", ".join(f"{name} {value:g}" for name, value in result.bar.items())
-    return result.id, f"{result.ours.median:.3g} s", ratios, bar, "yes" if result.met else "NO"
+    unit = "s" if result.unit.startswith("seconds") else result.unit
+    return result.id, f"{result.ours.median:.3g} {unit}", ratios, bar, "yes" if result.met else "NO"
 
 
 def _markdown(measured: list[Result]) -> str:
@@ -86,9 +87,9 @@ def _markdown(measured: list[Result]) -> str:
     ]
     for result in measured:
         case, ours, ratios, bar, met = _row(result)
-        unit = result.unit.removeprefix("seconds ")
+        unit = result.unit.removeprefix("seconds") if result.unit.startswith("seconds") else ""
         lines.append(
-            f"| {case} | {result.title} | {ours} {unit} | {ratios} | {bar} | {met} "
+            f"| {case} | {result.title} | {ours}{unit} | {ratios} | {bar} | {met} "
             f"| {result.compile_seconds:.2g} s |"
         )
     return "\n".join(lines) + "\n"

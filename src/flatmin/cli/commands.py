@@ -16,7 +16,7 @@ from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
 
 from typer.core import TyperGroup
 
-from flatmin.core.checks import MAX_DEPTH
+from flatmin.core.checks import LARGEST_COUNT, MAX_DEPTH, number_in, whole_in
 from flatmin.core.errors import FlatminError, SettingError
 
 MOST_RATES = 100_000
@@ -37,25 +37,26 @@ def option(setting: str) -> str:
 
 def number(name: str, text: str) -> float:
     """A number."""
-    try:
-        return float(text)
-    except ValueError:
-        raise SettingError(f"{name} must be a number, got {text!r}") from None
+    value = number_in(text)
+    if value is None:
+        raise SettingError(f"{name} must be a number, got {text!r}")
+    return value
 
 
-def whole(name: str, text: str, least: int = 1, largest: float = float("inf")) -> int:
+def whole(name: str, text: str, least: int = 1, largest: int = LARGEST_COUNT) -> int:
     """A whole number; 1e6 is understood."""
-    value = number(name, text)
-    if value != value // 1 or value < least:
+    number(name, text)
+    value = whole_in(text)
+    if value is None or value < least:
         raise SettingError(f"{name} must be a whole number of at least {least}, got {text!r}")
     if value > largest:
         raise SettingError(f"{name} must be at most {largest}, got {text!r}")
-    return int(value)
+    return value
 
 
 def seed(name: str, text: str) -> int:
     """A whole number from 0."""
-    return whole(name, text, least=0)
+    return whole(name, text, least=0, largest=2**128)
 
 
 def depth(name: str, text: str) -> int:
@@ -90,7 +91,7 @@ _WHOLE, _NUMBER, _FOLDER = Takes("N", whole), Takes("NUMBER", number), Takes("FO
 TAKES = {
     **dict.fromkeys(("width", "runs", "starts", "steps", "record_every"), _WHOLE),
     **dict.fromkeys(("threads", "workers"), _WHOLE),
-    **dict.fromkeys(("output_norm", "scale", "share", "learned_at", "effort", "momentum"), _NUMBER),
+    **dict.fromkeys(("output_norm", "scale", "share", "learned_at", "effort"), _NUMBER),
     **dict.fromkeys(("activation", "init", "preset"), _NAME),
     **dict.fromkeys(("target", "features", "drop", "one_hot", "x", "y", "by"), _COLUMN),
     **dict.fromkeys(("figure", "results", "certificate"), _FILE),

@@ -87,6 +87,8 @@ def _problem(tables: Any, file: str, target: Any, features: Any, prepared: Any) 
     """The table as a study's [problem]; it is read once here, so that mistakes show at once."""
     if not target:
         raise SettingError("--target is missing: the column to predict")
+    if file == "-":
+        raise SettingError("the lab reads a table more than once: give a file instead of -")
     from flatmin.data.tables import open_table
     from flatmin.data.tables.table import Reading
 

@@ -12,7 +12,10 @@ from flatmin.cli.output import show
 
 def predict(
     file: Annotated[
-        str, typer.Argument(metavar="FILE", help="A table: .csv, .tsv, .parquet or .npz.")
+        str,
+        typer.Argument(
+            metavar="FILE", help="A table: .csv, .tsv (also .gz), .parquet, .npz; or -."
+        ),
     ],
     target: Annotated[
         list[str], typer.Option(help="The column to predict; repeat for several targets.")

@@ -2,15 +2,64 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from inspect import Parameter, Signature
+from typing import Annotated, Any
 
 import typer
+import typer.main
+from typer.core import TyperCommand
 
 from flatmin.cli import options
+from flatmin.cli.commands import option
 from flatmin.cli.output import show
 
 
+class MethodOptions(TyperCommand):
+    """A command with an option for each method and for what it has of its own.
+
+    They are looked up when the command is called, so that `flatmin --help` answers at once.
+    """
+
+    def get_params(self, ctx: Any) -> Any:
+        """All parameters; those of methods follow the learning rate."""
+        names = [one.name for one in self.params]
+        at = names.index("learning_rate") + 1
+        self.params[at:at] = [one for one in _of_methods() if one.name not in names]
+        return super().get_params(ctx)
+
+    def invoke(self, ctx: Any) -> Any:
+        """The command; what was given for methods is `ctx.obj`."""
+        ctx.obj = {one.name: ctx.params.pop(one.name) for one in _of_methods()}
+        return super().invoke(ctx)
+
+
+def _of_methods() -> list[Any]:
+    from flatmin.dynamics.methods import METHODS, OWN
+
+    taken: dict[str, Any] = {
+        name: (Annotated[str | None, typer.Option(help=own.help, metavar="NUMBER")], None)
+        for name, own in OWN.items()
+        if own.help
+    }
+    for flag, text in (kind.flag for kind in METHODS.values() if kind.flag[0]):
+        taken[flag] = (Annotated[bool, typer.Option(option(flag), help=text)], False)
+
+    def asking() -> None: ...
+
+    asking.__annotations__ = {name: hint for name, (hint, _) in taken.items()}
+    asking.__signature__ = Signature(  # type: ignore[attr-defined]
+        [
+            Parameter(name, Parameter.KEYWORD_ONLY, annotation=hint, default=default)
+            for name, (hint, default) in taken.items()
+        ]
+    )
+    alone = typer.Typer(add_completion=False)
+    alone.command()(asking)
+    return typer.main.get_command(alone).params
+
+
 def train(
+    ctx: typer.Context,
     file: Annotated[
         str | None,
         typer.Argument(metavar="FILE", help="A table; without it, the paper's data."),
@@ -52,16 +101,6 @@ def train(
             help="A number, or critical, or 0.5critical. Default: look for one and test it."
         ),
     ] = None,
-    momentum: Annotated[
-        float | None, typer.Option(help="Heavy ball with this momentum, from 0 to below 1.")
-    ] = None,
-    nesterov: Annotated[
-        bool, typer.Option("--nesterov", help="With --momentum: Nesterov's method.")
-    ] = False,
-    flow: Annotated[bool, typer.Option("--flow", help="Gradient flow instead of descent.")] = False,
-    central: Annotated[
-        bool, typer.Option("--central", help="Central flow: the mean path of descent at its edge.")
-    ] = False,
     steps: Annotated[int | None, typer.Option(help="Largest number of steps.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the initial weights.")] = 0,
     learned_at: Annotated[
@@ -71,7 +110,7 @@ def train(
     out: Annotated[str | None, typer.Option(help="Write trace, weights and figure here.")] = None,
     json: options.Json = False,
 ) -> None:
-    """Train one network by gradient descent, with momentum or without, or by gradient flow."""
+    """Train one network by gradient descent, gradient flow or another method."""
     from flatmin.data.samples import read_samples
     from flatmin.dynamics.settings import train_network
 
@@ -85,15 +124,12 @@ def train(
         init=init,
         scale=scale,
         learning_rate=learning_rate,
-        momentum=momentum,
-        nesterov=nesterov,
-        flow=flow,
-        central=central,
         steps=steps,
         seed=seed,
         learned_at=learned_at,
         record_every=record_every,
         progress=not json,
+        **ctx.obj,
     )
     written = report.save(out) if out is not None else []
     show(report, json)

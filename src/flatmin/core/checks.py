@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from numbers import Integral, Real
@@ -9,16 +10,43 @@ from numbers import Integral, Real
 from flatmin.core.errors import SettingError
 
 MAX_DEPTH = 1_000_000
+LARGEST_COUNT = 10**15  # of anything; far from where 64 bits end
+_WHOLE = re.compile(r"[+-]?[0-9]+")
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
-def check_count(name: str, value: object, largest: int | None = None) -> int:
+def number_in(text: str) -> float | None:
+    """The finite number that is written here in plain digits; None if there is none.
+
+    Python's float also takes underscores, digits of other scripts, nan and inf.
+
+    >>> number_in("1e-3"), number_in(" 7 "), number_in("1_0"), number_in("\u0663"), number_in("nan")
+    (0.001, 7.0, None, None, None)
+    """
+    value = float(text) if _NUMBER.fullmatch(text.strip()) else float("inf")
+    return value if abs(value) < float("inf") else None
+
+
+def whole_in(text: str) -> int | None:
+    """The whole number that is written here, every digit of it; 1e6 is one.
+
+    >>> whole_in("12345678901234567891"), whole_in("1e6"), whole_in("1.5"), whole_in("\u00b2")
+    (12345678901234567891, 1000000, None, None)
+    """
+    value = number_in(text)
+    if value is None or value != value // 1:
+        return None
+    return int(text) if _WHOLE.fullmatch(text.strip()) else int(value)
+
+
+def check_count(name: str, value: object, largest: int = LARGEST_COUNT) -> int:
     """A whole number of at least 1, or a SettingError that names it."""
     whole = isinstance(value, Real) and not isinstance(value, bool) and value == value // 1
     if not whole or not value >= 1:  # type: ignore[operator]
         raise SettingError(f"{name} must be a whole number of at least 1, got {value!r}")
     number: int = int(value)  # type: ignore[call-overload]
-    if largest is not None and number > largest:
-        raise SettingError(f"{name} must be at most {largest}, got {number}")
+    if number > largest:
+        raise SettingError(f"{name} must be at most {largest}, got {number!r:.60}")
     return number
 
 
@@ -27,16 +55,17 @@ def check_depth(value: object) -> int:
     return check_count("depth", value, MAX_DEPTH)
 
 
-def _number(value: object) -> float | None:
+def number_of(value: object) -> float | None:
+    """The value as a float, or None."""
     try:
         return float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
 
 
 def check_positive(name: str, value: object) -> float:
     """A finite number above zero, or a SettingError that names it."""
-    number = _number(value)
+    number = number_of(value)
     if number is None or not 0.0 < number < float("inf"):
         raise SettingError(f"{name} must be a positive number, got {value!r}")
     return number
@@ -44,7 +73,7 @@ def check_positive(name: str, value: object) -> float:
 
 def check_nonnegative(name: str, value: object) -> float:
     """A finite number of at least zero, or a SettingError that names it."""
-    number = _number(value)
+    number = number_of(value)
     if number is None or not 0.0 <= number < float("inf"):
         raise SettingError(f"{name} must be a number of at least 0, got {value!r}")
     return number

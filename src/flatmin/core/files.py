@@ -11,26 +11,39 @@ from flatmin.core.errors import SettingError
 
 
 @contextmanager
+def telling(what: str) -> Iterator[None]:
+    """What the system refuses inside is told in one line that begins with `what`."""
+    try:
+        yield
+    except OSError as error:
+        raise SettingError(f"{what}: {error.strerror or error}") from None
+
+
+@contextmanager
 def writing(path: Path) -> Iterator[Path]:
     """A temporary path to write to; it takes the place of `path` when the block ends well."""
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}.part{path.suffix}")
-    try:
-        yield temporary
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise SettingError(f"{str(path)!r} cannot be written: {reason}") from None
-    finally:
-        temporary.unlink(missing_ok=True)
+    temporary = path.with_name(f".{path.stem[:200]}.{os.getpid()}.part{path.suffix}")
+    if path.exists() and not path.is_file():
+        raise SettingError(f"{str(path)!r} cannot be written: it is no regular file")
+    with telling(f"{str(path)!r} cannot be written"):
+        try:
+            temporary.unlink(missing_ok=True)  # whatever lies there, such as a link to elsewhere
+            yield temporary
+            with temporary.open("rb+") as file:
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def remove(path: Path) -> None:
+    """The file is gone afterwards, or a SettingError says why not."""
+    with telling(f"{str(path)!r} cannot be removed"):
+        path.unlink(missing_ok=True)
 
 
 def make_directory(path: Path) -> Path:
     """The folder, made if it is not there; a SettingError if it cannot be."""
-    try:
+    with telling(f"the folder {str(path)!r} cannot be made"):
         path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise SettingError(f"the folder {str(path)!r} cannot be made: {reason}") from None
     return path

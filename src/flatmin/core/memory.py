@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 
@@ -9,7 +10,26 @@ from flatmin.core.errors import SettingError
 
 
 def available_bytes() -> int:
-    """Memory that can still be allocated without swapping, as far as the system says."""
+    """Memory that can still be allocated without swapping, as far as the system says.
+
+    A limit of this process (`ulimit -v`) counts as well.
+    """
+    return int(max(0, min(_of_system(), _of_process())))
+
+
+def _of_process() -> float:
+    try:
+        from resource import RLIM_INFINITY, RLIMIT_AS, getpagesize, getrlimit
+
+        limit = getrlimit(RLIMIT_AS)[0]
+        if limit != RLIM_INFINITY:
+            return limit - int(Path("/proc/self/statm").read_text().split()[0]) * getpagesize()
+    except (ImportError, OSError):
+        pass
+    return math.inf
+
+
+def _of_system() -> float:
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):

@@ -12,12 +12,22 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from itertools import pairwise
 from threading import Event
 
+from flatmin.core.checks import whole_in
+from flatmin.core.errors import SettingError
+
+MOST = 1024
+
 
 def thread_count() -> int:
     """Threads to use: FLATMIN_THREADS if set, else the cores this process may run on."""
-    wanted = os.environ.get("FLATMIN_THREADS", "")
-    if wanted.isdigit() and int(wanted) > 0:
-        return int(wanted)
+    wanted = os.environ.get("FLATMIN_THREADS", "").strip()
+    if wanted:
+        count = whole_in(wanted)
+        if count is None or not 1 <= count <= MOST:
+            raise SettingError(
+                f"FLATMIN_THREADS must be a whole number from 1 to {MOST}, got {wanted!r}"
+            )
+        return count
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

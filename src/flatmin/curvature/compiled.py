@@ -42,36 +42,12 @@ def ensemble_sharpness(
         coordinates[: len(ensemble)] = hessian.restrict(start)
         vectors[:] = coordinates.reshape(blocks, lanes, dimension).transpose(0, 2, 1)
     results = np.empty((blocks, 3, lanes))
-    over_blocks(
-        lambda first, last: blocks_sharpness(
-            (0.0,) * lanes,
-            ensemble.lanes,
-            network,
-            vectors,
-            tolerance,
-            max_products,
-            min(BASIS, dimension),
-            results,
-            first,
-            last,
-        ),
-        blocks,
-    )
+    given = ((0.0,) * lanes, ensemble.lanes, network, vectors)
+    how = (tolerance, max_products, min(BASIS, dimension), results)
+    over_blocks(lambda *some: blocks_sharpness(*given, *how, *some), blocks)
     if certify:
         ends = np.empty((blocks, 3, lanes))
-        over_blocks(
-            lambda first, last: blocks_interval(
-                (0.0,) * lanes,
-                ensemble.lanes,
-                network,
-                vectors,
-                0.9 * tolerance,
-                ends,
-                first,
-                last,
-            ),
-            blocks,
-        )
+        over_blocks(lambda *some: blocks_interval(*given, 0.9 * tolerance, ends, *some), blocks)
     n = len(ensemble)
     coordinates = vectors.transpose(0, 2, 1).reshape(-1, dimension)[:n]
     values, residuals, products = results.transpose(1, 0, 2).reshape(3, -1)[:, :n]

@@ -10,6 +10,8 @@ Every network has its own convergence; one that has converged is frozen while ot
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from flatmin.core.arrays import Float, Whole, Yes
@@ -41,17 +43,12 @@ def lanczos(
     return value, residual, products, vector
 
 
-def _sweep(
-    hessian: Hessian, start: Float, active: Yes, tolerance: float, steps: int
-) -> tuple[Float, Whole]:
-    """One Krylov basis from unit start vectors: unit Ritz vectors and products used."""
+def krylov(hessian: Hessian, start: Float, steps: int) -> Iterator[tuple[Float, Float, Float]]:
+    """Q, T and the last beta of each network, after each product; from unit start vectors."""
     networks, dimension = start.shape
     q = np.zeros((steps, networks, dimension))
     t = np.zeros((networks, steps, steps))
     q[0] = start
-    pending = active.copy()
-    size = np.ones(networks, dtype=np.int64)
-    ritz = start.copy()
     for j in range(steps):
         w = hessian.product(q[j])
         t[:, j, j] = np.einsum("ni,ni->n", q[j], w)
@@ -59,15 +56,28 @@ def _sweep(
         for _ in range(2):
             w = w - np.einsum("jni,jn->ni", q[: j + 1], np.einsum("jni,ni->jn", q[: j + 1], w))
         beta = np.linalg.norm(w, axis=1)
+        yield q[: j + 1], t[:, : j + 1, : j + 1], beta
+        if j < steps - 1:
+            t[:, j, j + 1] = t[:, j + 1, j] = beta
+            np.divide(w, beta[:, None], out=q[j + 1], where=beta[:, None] > 0)
+
+
+def _sweep(
+    hessian: Hessian, start: Float, active: Yes, tolerance: float, steps: int
+) -> tuple[Float, Whole]:
+    """One Krylov basis from unit start vectors: unit Ritz vectors and products used."""
+    pending, ritz = active.copy(), start.copy()
+    size = np.ones(len(start), dtype=np.int64)
+    for j, (q, t, beta) in enumerate(krylov(hessian, start, steps)):
         last = j == steps - 1
         due = last or j % _CHECK_EVERY == _CHECK_EVERY - 1
         if due or np.any(pending & ~(beta > 0)):
-            values, vectors = np.linalg.eigh(np.nan_to_num(t[:, : j + 1, : j + 1]))
+            values, vectors = np.linalg.eigh(np.nan_to_num(t))
             estimate = beta * np.abs(vectors[:, j, -1])
             done = estimate <= 0.5 * tolerance * np.abs(values[:, -1])
             stop = pending & (last | done & (due | ~(beta > 0)))
             if stop.any():
-                combined = np.einsum("jni,nj->ni", q[: j + 1], vectors[:, :, -1])
+                combined = np.einsum("jni,nj->ni", q, vectors[:, :, -1])
                 norm = np.linalg.norm(combined, axis=1, keepdims=True)
                 combined = np.divide(combined, norm, out=start.copy(), where=norm > 0)
                 ritz[stop] = combined[stop]
@@ -75,7 +85,4 @@ def _sweep(
                 pending &= ~stop
             if not pending.any():
                 break
-        if not last:
-            t[:, j, j + 1] = t[:, j + 1, j] = beta
-            np.divide(w, beta[:, None], out=q[j + 1], where=beta[:, None] > 0)
     return ritz, size

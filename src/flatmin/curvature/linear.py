@@ -34,8 +34,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from flatmin.core.arrays import Float
-from flatmin.data.regression import Regression
-from flatmin.data.samples import Samples
+from flatmin.data.samples import Problem
 from flatmin.network.architecture import Architecture
 
 
@@ -84,9 +83,7 @@ class LinearHessian:
 
     largest_product = 150.0
 
-    def __init__(
-        self, problem: Regression | Samples, architecture: Architecture, flat: Float
-    ) -> None:
+    def __init__(self, problem: Problem, architecture: Architecture, flat: Float) -> None:
         self._architecture, regression = architecture, problem.regression()
         self._sigma, self._root = regression.sigma, regression.sigma_root
         self._layers = architecture.split(flat)

@@ -12,7 +12,7 @@ import numpy as np
 from flatmin.core.arrays import Float
 from flatmin.curvature.nonlinear import NonlinearHessian, Rows
 from flatmin.data.regression import Regression
-from flatmin.data.samples import Samples
+from flatmin.data.samples import Problem
 from flatmin.network.architecture import Architecture
 
 
@@ -31,9 +31,7 @@ class MultivariateHessian(NonlinearHessian):
 
     largest_product = 150.0
 
-    def __init__(
-        self, problem: Regression | Samples, architecture: Architecture, flat: Float
-    ) -> None:
+    def __init__(self, problem: Problem, architecture: Architecture, flat: Float) -> None:
         super().__init__(stand_in(problem.regression()), architecture, flat)
         self._root = problem.regression().sigma_root
 

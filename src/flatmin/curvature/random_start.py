@@ -25,6 +25,7 @@ import numpy as np
 
 from flatmin.core.arrays import Float, Whole
 from flatmin.core.seeds import generator
+from flatmin.curvature.lanczos import krylov
 from flatmin.curvature.operators import Hessian
 
 CHANCE = 1e-9
@@ -54,38 +55,27 @@ def random_start(hessian: Hessian, tolerance: float, max_products: int) -> Found
     steps = max(_BYTES // (8 * dimension * networks), 20)
     steps = min(_BASIS, steps, dimension, max(max_products - 1, 1))
     start = generator(0, "lanczos start").standard_normal(dimension)
-    q = np.zeros((steps, networks, dimension))
-    q[0] = start / np.linalg.norm(start)
-    t = np.zeros((networks, steps, steps))
+    first = np.tile(start / np.linalg.norm(start), (networks, 1))
     beta = np.zeros((networks, steps))
-    pending = np.ones(networks, dtype=bool)
-    vector = q[0].copy()
+    pending, vector = np.ones(networks, dtype=bool), first.copy()
     used = np.ones(networks, dtype=np.int64)
     room, size = np.full(networks, np.inf), np.zeros(networks)
-    for j in range(steps):
-        w = hessian.product(q[j])
-        t[:, j, j] = np.einsum("ni,ni->n", q[j], w)
-        for _ in range(2):
-            w = w - np.einsum("jni,jn->ni", q[: j + 1], np.einsum("jni,ni->jn", q[: j + 1], w))
-        beta[:, j] = np.linalg.norm(w, axis=1)
+    for j, (q, t, beta[:, j]) in enumerate(krylov(hessian, first, steps)):
         last = j == steps - 1
         if last or j % _CHECK_EVERY == _CHECK_EVERY - 1 or np.any(pending & ~(beta[:, j] > 0)):
-            values, vectors = np.linalg.eigh(np.nan_to_num(t[:, : j + 1, : j + 1]))
+            values, vectors = np.linalg.eigh(np.nan_to_num(t))
             largest = np.abs(values).max(axis=1)
             above = _room(values, beta[:, : j + 1], dimension, largest)
             fine = tolerance * np.abs(values[:, -1])
             done = (beta[:, j] * np.abs(vectors[:, j, -1]) <= 0.5 * fine) & (above <= 0.2 * fine)
             stop = pending & (last | done | ~(beta[:, j] > 0))
             if stop.any():
-                ritz = np.einsum("jni,nj->ni", q[: j + 1], vectors[:, :, -1])
+                ritz = np.einsum("jni,nj->ni", q, vectors[:, :, -1])
                 vector[stop], room[stop], size[stop] = ritz[stop], above[stop], largest[stop]
                 used[stop] = j + 1
                 pending &= ~stop
             if not pending.any():
                 break
-        if not last:
-            t[:, j, j + 1] = t[:, j + 1, j] = beta[:, j]
-            np.divide(w, beta[:, j, None], out=q[j + 1], where=beta[:, j, None] > 0)
     vector /= np.linalg.norm(vector, axis=1, keepdims=True)
     image = hessian.product(vector)
     value: Float = np.einsum("ni,ni->n", vector, image)

@@ -34,8 +34,7 @@ from flatmin.curvature.multivariate import MultivariateHessian
 from flatmin.curvature.nonlinear import NonlinearHessian
 from flatmin.curvature.operators import Hessian, HessianOperator
 from flatmin.curvature.record import NONE, Sharpness
-from flatmin.data.regression import Regression
-from flatmin.data.samples import Samples
+from flatmin.data.samples import Problem
 from flatmin.network.architecture import Architecture, Family
 from flatmin.network.ensemble import Ensemble
 
@@ -66,7 +65,7 @@ def in_lanes(architecture: Architecture) -> bool:
 
 
 def sharpness(
-    problem: Regression | Samples,
+    problem: Problem,
     weights: Weights,
     p: ArrayLike | None = None,
     *,
@@ -105,24 +104,16 @@ def sharpness(
         ensemble = Ensemble.from_flat(ensemble.architecture, flat)
     record = _solve(problem, ensemble, method, tolerance, max_products, first, certify)
     if not usable.all():
-        value, residual = (np.where(usable, x, np.nan) for x in (record.value, record.residual))
-        low, high = (np.where(usable, x, np.nan) for x in (record.low, record.high))
-        record = replace(
-            record,
-            value=value,
-            residual=residual,
-            converged=record.converged & usable,
-            low=low,
-            high=high,
-            proof=np.where(usable, record.proof, NONE),
-            chance=np.where(usable, record.chance, 1.0),
-        )
+        lost: dict[str, Any] = dict.fromkeys(("value", "residual", "low", "high"), np.nan)
+        lost |= {"converged": False, "proof": NONE, "chance": 1.0}
+        kept: dict[str, Any] = {
+            name: np.where(usable, getattr(record, name), x) for name, x in lost.items()
+        }
+        record = replace(record, **kept)
     return record[0] if single else record
 
 
-def minimiser_spectrum(
-    problem: Regression | Samples, weights: Weights, p: ArrayLike | None = None
-) -> Float:
+def minimiser_spectrum(problem: Problem, weights: Weights, p: ArrayLike | None = None) -> Float:
     """All eigenvalues, ascending, of the d x d reduction: at a minimiser, the Hessian's non-zero
     spectrum (for several targets m d of them). One row per network for an Ensemble."""
     ensemble, single = _as_ensemble(problem, weights, p)
@@ -131,9 +122,7 @@ def minimiser_spectrum(
     return result
 
 
-def hessian(
-    problem: Regression | Samples, weights: Weights, p: ArrayLike | None = None
-) -> HessianOperator:
+def hessian(problem: Problem, weights: Weights, p: ArrayLike | None = None) -> HessianOperator:
     """The Hessian of the mean squared error at one network's weights, as an operator.
 
     >>> from flatmin.data.generators import gaussian_samples
@@ -146,7 +135,7 @@ def hessian(
     return HessianOperator(hessian_at(problem, ensemble), ensemble.architecture.parameters)
 
 
-def hessian_at(problem: Regression | Samples, ensemble: Ensemble) -> Hessian:
+def hessian_at(problem: Problem, ensemble: Ensemble) -> Hessian:
     """The Hessian (and gradient) of the risk at an ensemble's weights."""
     architecture = ensemble.architecture
     architecture.check_fits(problem)
@@ -155,7 +144,7 @@ def hessian_at(problem: Regression | Samples, ensemble: Ensemble) -> Hessian:
 
 
 def _solve(
-    problem: Regression | Samples,
+    problem: Problem,
     ensemble: Ensemble,
     method: str,
     tolerance: float,
@@ -237,15 +226,16 @@ def _iterated(
         guess = _mix(hessian, guess)
     assert guess is not None
     value, residual, products, vector = lanczos(hessian, guess, tolerance, max_products)
-    unknown = np.zeros(hessian.networks, dtype=bool)
+    return _record(hessian, "lanczos", value, residual, products, vector)
+
+
+def _record(hessian: Hessian, method: str, *found: Any) -> Sharpness:
+    """Value, residual, products and vector as a record without a proof."""
+    value, residual, products, vector = found
     return Sharpness(
-        value=value,
-        residual=residual,
-        products=products,
-        method="lanczos",
-        converged=unknown,
-        vector=hessian.lift(vector),
-    )
+        value=value, residual=residual, products=products, method=method,
+        converged=np.zeros(hessian.networks, dtype=bool), vector=hessian.lift(vector),
+    )  # fmt: skip
 
 
 def _rayleigh(hessian: Hessian, guess: Float) -> Sharpness:
@@ -255,16 +245,8 @@ def _rayleigh(hessian: Hessian, guess: Float) -> Sharpness:
     image = hessian.product(vector)
     value = np.einsum("ni,ni->n", vector, image)
     residual = np.linalg.norm(image - value[:, None] * vector, axis=1)
-    ones = np.ones(hessian.networks, dtype=np.int64)
-    unknown = np.zeros(hessian.networks, dtype=bool)
-    return Sharpness(
-        value=value,
-        residual=residual,
-        products=ones,
-        method="spectrum",
-        converged=unknown,
-        vector=hessian.lift(vector),
-    )
+    products = np.ones(hessian.networks, dtype=np.int64)
+    return _record(hessian, "spectrum", value, residual, products, vector)
 
 
 def _check_dense(architecture: Architecture) -> None:
@@ -296,9 +278,7 @@ def _within_range(ensemble: Ensemble) -> Yes:
     return np.asarray(np.isfinite(size) & (size < largest))
 
 
-def _as_ensemble(
-    problem: Regression | Samples, weights: Weights, p: ArrayLike | None
-) -> tuple[Ensemble, bool]:
+def _as_ensemble(problem: Problem, weights: Weights, p: ArrayLike | None) -> tuple[Ensemble, bool]:
     if isinstance(weights, Ensemble):
         if p is not None:
             raise SettingError("an Ensemble has its own output vector: leave p out")

@@ -103,6 +103,10 @@ class Samples(Shown):
         return float(np.sum(np.square(self.y - self.X @ weights)) / self.n)
 
 
+Problem = Regression | Samples
+"""What networks are trained on; linear ones need no rows."""
+
+
 def read_samples(
     source: Source,
     target: Names | npt.ArrayLike,

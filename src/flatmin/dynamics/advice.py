@@ -35,8 +35,7 @@ from flatmin.core.pages import Listing, Page, Remarks, number
 from flatmin.core.progress import Advance, Progress, advancing
 from flatmin.core.shown import Shown
 from flatmin.core.statistics import share_interval
-from flatmin.data.regression import Regression
-from flatmin.data.samples import Samples
+from flatmin.data.samples import Problem
 from flatmin.dynamics.backends import step_flops
 from flatmin.dynamics.descent import descend
 from flatmin.dynamics.endings import LEARNED_AT, State
@@ -95,7 +94,7 @@ class Advice(Shown, eq=True):
 
 
 def advise(
-    problem: Regression | Samples,
+    problem: Problem,
     architecture: Architecture,
     init: str = DEFAULT_INIT,
     scale: float = DEFAULT_SCALE,
@@ -118,28 +117,22 @@ def advise(
     """
     work = check_positive("work", work)
     with advancing(progress, label, int(work)) as advance:
-        return _advice(
-            _Laboratory(problem, architecture, init, scale, learned_at, seed, work, advance)
-        )
+        lab = _Laboratory(problem, architecture, init, scale, learned_at, seed, work, advance)
+        try:
+            return _test(lab, *_search(lab))
+        except _NoRate as reason:
+            return lab.advice(str(reason))
 
 
-def _advice(lab: _Laboratory) -> Advice:
-    if lab.affordable(SEARCHED) < 4 * _FIRST_STAGE:
-        return lab.advice(
-            f"No rate was looked for: {lab.flops:.1g} flops a step are too many to try rates with "
-            "the work allowed."
-        )
-    found = _search(lab)
-    if found.rate is None:
-        return lab.advice(found.reason)
-    return _test(lab, found.rate, found.steps)
+class _NoRate(Exception):
+    """Why none can be advised, in a sentence."""
 
 
 @dataclass
 class _Laboratory:
     """Networks on demand, and the work that is left."""
 
-    problem: Regression | Samples
+    problem: Problem
     architecture: Architecture
     init: str
     scale: float
@@ -150,9 +143,7 @@ class _Laboratory:
     drawn: int = 0
 
     def __post_init__(self) -> None:
-        self.regression = (
-            self.problem.regression() if isinstance(self.problem, Samples) else self.problem
-        )
+        self.regression = self.problem.regression()
         self.flops = step_flops(self.problem, self.architecture)
 
     @property
@@ -197,15 +188,15 @@ class _Laboratory:
         """Runs of so many steps that the work left allows."""
         return int(max(self.left, 0.0) / (steps * self.flops))
 
+    @property
+    def width(self) -> int:
+        """Of the widest hidden layer, 0 if there is none."""
+        return max(self.architecture.widths[:-1], default=0)
+
     def advice(self, reason: str, **tested: Any) -> Advice:
         """The record, without a rate unless one was tested."""
-        return Advice(
-            init=self.init,
-            scale=float(self.scale),
-            width=max(self.architecture.widths[:-1], default=0),
-            reason=reason,
-            **tested,
-        )
+        init, scale = self.init, float(self.scale)
+        return Advice(init=init, scale=scale, width=self.width, reason=reason, **tested)
 
 
 @dataclass
@@ -251,16 +242,13 @@ def _advance(lab: _Laboratory, racers: list[_Racer], taken: int, steps: int) -> 
         one.flat = flat[mine][~learned]
 
 
-@dataclass(frozen=True)
-class _Found:
-    """The rate to test with its steps, or why there is none."""
-
-    rate: float | None
-    steps: int
-    reason: str = ""
-
-
-def _search(lab: _Laboratory) -> _Found:
+def _search(lab: _Laboratory) -> tuple[float, int]:
+    """The rate to test, with its steps."""
+    if lab.affordable(SEARCHED) < 4 * _FIRST_STAGE:
+        raise _NoRate(
+            f"No rate was looked for: {lab.flops:.1g} flops a step are too many to try rates with "
+            "the work allowed."
+        )
     networks = lab.networks(SEARCHED).flat()
     root = math.sqrt(2.0)
     rate = lab.ceiling / root
@@ -275,14 +263,12 @@ def _search(lab: _Laboratory) -> _Found:
         if any(one.done for one in racers):
             break
         if not all(one.out for one in racers):
-            return _Found(None, 0, _too_slow(lab, racers))
+            raise _too_slow(lab, racers)
         rate = racers[-1].rate / 2.0
     else:
-        return _Found(
-            None,
-            0,
+        raise _NoRate(
             f"No rate can be advised: from {_start(lab)} runs diverged at every rate down to "
-            f"{rate:.2g}.",
+            f"{rate:.2g}."
         )
     best = max((one for one in racers if one.done), key=lambda one: one.rate)
     # The half-octaves on both sides of the best: is it better still, and is there a margin?
@@ -291,8 +277,8 @@ def _search(lab: _Laboratory) -> _Found:
     above, below = sides
     advised = best if above.done else below
     if not advised.done:
-        return _Found(None, 0, _too_slow(lab, sides))
-    return _Found(advised.rate, _rounded_up(1.5 * advised.slowest))
+        raise _too_slow(lab, sides)
+    return advised.rate, _rounded_up(1.5 * advised.slowest)
 
 
 def _race(lab: _Laboratory, racers: list[_Racer], most: int | None = None) -> int:
@@ -316,9 +302,9 @@ def _rounded_up(steps: float) -> int:
     return int(math.ceil(wanted / digit) * digit)
 
 
-def _too_slow(lab: _Laboratory, racers: list[_Racer]) -> str:
+def _too_slow(lab: _Laboratory, racers: list[_Racer]) -> _NoRate:
     nearest = min((one for one in racers if not one.out), key=lambda one: one.unlearned)
-    return (
+    return _NoRate(
         f"No rate can be advised: from {_start(lab)} networks do not learn within the steps that "
         f"were tried; after {nearest.taken} at rate {nearest.rate:.3g} the slowest still had "
         f"{nearest.unlearned:.2g} of the excess risk of w = 0."
@@ -326,8 +312,7 @@ def _too_slow(lab: _Laboratory, racers: list[_Racer]) -> str:
 
 
 def _start(lab: _Laboratory) -> str:
-    width = max(lab.architecture.widths[:-1], default=0)
-    size = f"scale {lab.scale:g}" + (f", width {width}" if width else "")
+    size = f"scale {lab.scale:g}" + (f", width {lab.width}" if lab.width else "")
     return f"init {lab.init} ({size})"
 
 
@@ -342,7 +327,7 @@ def _test(lab: _Laboratory, rate: float, steps: int) -> Advice:
             continue
         many = _and_more(lab, few, steps)
         if many is None:
-            return lab.advice(
+            raise _NoRate(
                 f"No rate can be advised yet: {rate:.3g} seems to learn within {steps} steps, but "
                 f"a test of that on {FEWEST_TESTED} networks takes more work than allowed."
             )
@@ -406,18 +391,12 @@ def _and_more(lab: _Laboratory, few: _Tried | None, steps: int) -> _Tried | None
     more = min(TESTED - FEWEST_TESTED, lab.affordable_runs(steps) // 2)
     if few is None or not few.works or more <= 0:
         return few
-    rate = few.rate
-    rest = _tried(lab, rate, steps, more)
+    rest = _tried(lab, few.rate, steps, more)
     if rest is None:
         return few
-    return _Tried(
-        rate,
-        few.runs + rest.runs,
-        (few.seeds[0], rest.seeds[1]),
-        few.learned + rest.learned,
-        rest.unstable,
-        np.concatenate([few.arrivals, rest.arrivals]),
-    )
+    arrivals = np.concatenate([few.arrivals, rest.arrivals])
+    runs, learned = few.runs + rest.runs, few.learned + rest.learned
+    return _Tried(few.rate, runs, (few.seeds[0], rest.seeds[1]), learned, rest.unstable, arrivals)
 
 
 def _tried(lab: _Laboratory, rate: float, steps: int, runs: int, why: bool = True) -> _Tried | None:
@@ -427,14 +406,9 @@ def _tried(lab: _Laboratory, rate: float, steps: int, runs: int, why: bool = Tru
     first = lab.drawn
     found = trial(lab.problem, lab.networks(runs), rate, steps, lab.learned_at, why=why)
     lab.spend(found.network_steps)
-    return _Tried(
-        rate,
-        runs,
-        (first, lab.drawn),
-        int(found.learned.sum()),
-        bool(found.unstable.any()),
-        found.arrival[found.arrived],
-    )
+    learned, unstable = int(found.learned.sum()), bool(found.unstable.any())
+    arrivals = found.arrival[found.arrived]
+    return _Tried(rate, runs, (first, lab.drawn), learned, unstable, arrivals)
 
 
 def _advised(lab: _Laboratory, passed: _Tried, steps: int) -> Advice:

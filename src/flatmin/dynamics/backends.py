@@ -15,8 +15,7 @@ from flatmin.core.arrays import Float, Whole, Yes
 from flatmin.core.checks import check_positive
 from flatmin.curvature import sharpness
 from flatmin.curvature.multivariate import stand_in
-from flatmin.data.regression import Regression
-from flatmin.data.samples import Samples
+from flatmin.data.samples import Problem
 from flatmin.dynamics.measures import below_saddles, error_of_map, task, units_of
 from flatmin.dynamics.recording import Recording
 from flatmin.dynamics.rule import Rule
@@ -62,7 +61,7 @@ class Backend:
 
     def __init__(
         self,
-        problem: Regression | Samples,
+        problem: Problem,
         architecture: Architecture,
         rule: Rule,
         tolerance: float | None,
@@ -83,7 +82,7 @@ class Backend:
         self._rule = rule.kernel
 
     @staticmethod
-    def flops(problem: Regression | Samples, architecture: Architecture) -> float:
+    def flops(problem: Problem, architecture: Architecture) -> float:
         """The flops of one step of gradient descent of one network."""
         raise NotImplementedError
 
@@ -108,7 +107,7 @@ class Backend:
 
 
 def choose(
-    problem: Regression | Samples,
+    problem: Problem,
     architecture: Architecture,
     rule: Rule,
     tolerance: float | None,
@@ -128,7 +127,7 @@ def choose(
     return backend
 
 
-def step_flops(problem: Regression | Samples, architecture: Architecture) -> float:
+def step_flops(problem: Problem, architecture: Architecture) -> float:
     """The flops of one step of gradient descent of one network."""
     flops: float = BACKENDS[architecture.family].flops(problem, architecture)
     return flops
@@ -149,7 +148,7 @@ class SamplesBackend(Backend):
         )  # fmt: skip
 
     @staticmethod
-    def flops(problem: Regression | Samples, architecture: Architecture) -> float:
+    def flops(problem: Problem, architecture: Architecture) -> float:
         """Six a weight and row; activations cost as much again and more."""
         if architecture.linear:
             return 6.0 * architecture.parameters * problem.d
@@ -256,7 +255,7 @@ class LinearBackend(Backend):
         )  # fmt: skip
 
     @staticmethod
-    def flops(problem: Regression | Samples, architecture: Architecture) -> float:
+    def flops(problem: Problem, architecture: Architecture) -> float:
         """6 P for the layers, 2 d^2 for Sigma."""
         return 6.0 * architecture.parameters + 2.0 * architecture.inputs**2
 

@@ -7,7 +7,6 @@ ended are taken out.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Unpack
 
@@ -19,12 +18,12 @@ from flatmin.core.checks import check_count, check_positive
 from flatmin.core.errors import SettingError
 from flatmin.core.progress import advancing
 from flatmin.data.regression import Regression
-from flatmin.data.samples import Samples
+from flatmin.data.samples import Problem
 from flatmin.dynamics.central_force import Middles
 from flatmin.dynamics.descent import Progress
 from flatmin.dynamics.endings import LEARNED_AT, check_share, flow_endings
 from flatmin.dynamics.measures import LAYER_MEASURES, passes_nothing, task, units_of
-from flatmin.dynamics.method import Method, Options
+from flatmin.dynamics.method import Method, Options, Own
 from flatmin.dynamics.outcome import Outcome
 from flatmin.dynamics.recording import Recording, Trace
 from flatmin.dynamics.rule import Rule
@@ -62,7 +61,10 @@ class CentralFlow(Method):
     title: ClassVar[str] = "Central flow"
     edge_formula: ClassVar[str] = "2/eta"
     edge_label: ClassVar[str] = "2 / learning rate"
-    own: ClassVar[dict[str, Callable[[str, object], float]]] = {"order": _check_order}
+    own: ClassVar[dict[str, Own]] = {"order": Own(_check_order)}
+    flag: ClassVar[tuple[str, str]] = (
+        "central", "Central flow: the mean path of descent at its edge.",
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         _check_order("order", self.order)
@@ -74,7 +76,7 @@ class CentralFlow(Method):
 
     def run(
         self,
-        problem: Regression | Samples,
+        problem: Problem,
         ensemble: Ensemble,
         *,
         steps: ArrayLike,

@@ -35,8 +35,7 @@ from flatmin.core.errors import SettingError
 from flatmin.core.progress import advancing
 from flatmin.core.threads import thread_count
 from flatmin.curvature import minimiser_spectrum, sharpness
-from flatmin.data.regression import Regression
-from flatmin.data.samples import Samples
+from flatmin.data.samples import Problem
 from flatmin.dynamics import backends
 from flatmin.dynamics.endings import (
     LEARNED_AT,
@@ -64,7 +63,7 @@ _OPEN = ""
 
 
 def descend(
-    problem: Regression | Samples,
+    problem: Problem,
     ensemble: Ensemble,
     learning_rate: ArrayLike,
     steps: ArrayLike,
@@ -141,7 +140,7 @@ def descend(
 class _Course:
     """What all runs of one call share."""
 
-    problem: Regression | Samples
+    problem: Problem
     architecture: Architecture
     rule: Rule
     goal: float

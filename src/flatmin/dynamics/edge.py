@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from flatmin.core.arrays import Yes
-from flatmin.data.regression import Regression
-from flatmin.data.samples import Samples
+from flatmin.data.samples import Problem
 from flatmin.dynamics.descent import descend
 from flatmin.dynamics.endings import State
 from flatmin.dynamics.outcome import Outcome
@@ -30,9 +29,7 @@ def swinging(outcome: Outcome) -> Yes:
     return np.asarray(~np.isin(outcome.state, ended))
 
 
-def midway(
-    problem: Regression | Samples, outcome: Outcome, learning_rate: ArrayLike, chosen: Yes
-) -> Ensemble:
+def midway(problem: Problem, outcome: Outcome, learning_rate: ArrayLike, chosen: Yes) -> Ensemble:
     """Weights midway between the last ones and the next, of the chosen runs."""
     last = outcome.ensemble[chosen]
     if not len(last):

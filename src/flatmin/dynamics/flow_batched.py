@@ -23,32 +23,10 @@ import numpy as np
 
 from flatmin.core.arrays import Float
 from flatmin.data.regression import Regression
-from flatmin.lanes.step_control import (
-    END,
-    RUNNING,
-    STATE,
-    Control,
-    Settings,
-    Sums,
-    first_guess,
-    first_step,
-    fitted,
-    judged,
-    new_record,
-    step_error,
-    stepped,
-)
-from flatmin.lanes.tableau import (
-    COEFFICIENTS,
-    COUNTS,
-    FIFTH,
-    FINAL,
-    SIZE,
-    STAGES,
-    THIRD,
-    THIRD_AT,
-    UPDATE,
-)
+from flatmin.lanes import step_control as control
+from flatmin.lanes import tableau
+from flatmin.lanes.step_control import Control, Settings, Sums
+from flatmin.lanes.tableau import SIZE
 from flatmin.network.architecture import Architecture
 from flatmin.network.ensemble import Ensemble
 
@@ -60,12 +38,12 @@ _MOST_STEPS = 64
 
 # Rows that turn the slopes of all stages into where stage s is, and into change, e5 and e3.
 _BEFORE = np.zeros((SIZE, SIZE))
-for _s in range(SIZE):
-    _BEFORE[_s, STAGES[_s, : COUNTS[_s]]] = COEFFICIENTS[_s, : COUNTS[_s]]
+for _s, _used in enumerate(tableau.COUNTS):
+    _BEFORE[_s, tableau.STAGES[_s, :_used]] = tableau.COEFFICIENTS[_s, :_used]
 _AFTER = np.zeros((3, SIZE))
-_AFTER[0, FINAL] = _AFTER[2, FINAL] = UPDATE
-_AFTER[1, FINAL] = FIFTH
-_AFTER[2, FINAL[THIRD_AT]] -= THIRD
+_AFTER[0, tableau.FINAL] = _AFTER[2, tableau.FINAL] = tableau.UPDATE
+_AFTER[1, tableau.FINAL] = tableau.FIFTH
+_AFTER[2, tableau.FINAL[tableau.THIRD_AT]] -= tableau.THIRD
 
 
 class BatchedFlow:
@@ -85,8 +63,8 @@ class BatchedFlow:
         networks, parameters = len(ensemble), ensemble.architecture.parameters
         fitting = max(1, _BLOCK_BYTES // (8 * SIZE * parameters))
         size = min(fitting, networks)
-        self.record: Float = new_record(networks, size)
-        self.record[:, END] = end
+        self.record: Float = control.new_record(networks, size)
+        self.record[:, control.END] = end
         self._weights = np.zeros((len(self.record), size, parameters))
         self._weights.reshape(-1, parameters)[:networks] = ensemble.flat()
         flops = 6.0 * SIZE * ensemble.architecture.widths[-1] * parameters * size
@@ -107,12 +85,15 @@ class BatchedFlow:
         # A step that overflows has an error that is no number, and is rejected.
         with np.errstate(all="ignore"):
             for tried in range(steps + 1):
-                going = np.flatnonzero(record[STATE] == RUNNING)
+                going = np.flatnonzero(record[control.STATE] == control.RUNNING)
                 w, slope = weights[going], np.empty((len(going), weights.shape[1]))
-                excess = self._risk.excess(self._risk.derive(w, slope))
-                row = judged(Control(*record[:, going]), excess, _squares(slope), self._settings)
+                split = self._risk.split
+                excess = self._risk.excess(self._risk.derive(split(w), split(slope)))
+                row = control.judged(
+                    Control(*record[:, going]), excess, _squares(slope), self._settings
+                )
                 record[:, going] = row
-                running = row.state == RUNNING
+                running = row.state == control.RUNNING
                 if tried == steps or not running.any():
                     break
                 going, row = going[running], Control(*(field[running] for field in row))
@@ -123,17 +104,21 @@ class BatchedFlow:
         h = row.step
         if not h.all():
             h = np.where(h > 0.0, h, self._first_step(w, slope))
-        free, move = fitted(row, h)
+        free, move = control.fitted(row, h)
         slopes = np.empty((len(w), SIZE, w.shape[1]))
         slopes[:, 0] = slope
+        # Cut into layers once, as views.
+        there = np.empty_like(w)
+        layers, every = self._risk.split(there), self._risk.split(slopes)
         for s in range(1, SIZE):
-            self._risk.derive(w - move[:, None] * (_BEFORE[s, :s] @ slopes[:, :s]), slopes[:, s])
+            np.subtract(w, move[:, None] * (_BEFORE[s, :s] @ slopes[:, :s]), out=there)
+            self._risk.derive(layers, [one[:, s] for one in every])
         change, e5, e3 = (-move[:, None, None] * (_AFTER @ slopes)).transpose(1, 0, 2)
         new = w + change
         unit = self._settings.atol + self._settings.rtol * np.maximum(np.abs(w), np.abs(new))
         sums = Sums(*map(_squares, (e5 / unit, e3 / unit, e5, e3, change, new)))
-        e, local = step_error(sums, w.shape[1])
-        return np.where(e[:, None] < 1.0, new, w), stepped(row, h, move, free, e, local)
+        e, local = control.step_error(sums, w.shape[1])
+        return np.where(e[:, None] < 1.0, new, w), control.stepped(row, h, move, free, e, local)
 
     def _first_step(self, w: Float, slope: Float) -> Float:
         unit = self._settings.atol + self._settings.rtol * np.abs(w)
@@ -142,9 +127,10 @@ class BatchedFlow:
             return np.asarray(np.sqrt(_squares(x / unit) / w.shape[1]))
 
         steepness, there = size(slope), np.empty_like(w)
-        guess = first_guess(size(w), steepness)
-        self._risk.derive(w - guess[:, None] * slope, there)
-        return np.asarray(first_step(guess, steepness, size(there - slope)))
+        guess = control.first_guess(size(w), steepness)
+        split = self._risk.split
+        self._risk.derive(split(w - guess[:, None] * slope), split(there))
+        return np.asarray(control.first_step(guess, steepness, size(there - slope)))
 
 
 class _Risk:
@@ -155,17 +141,16 @@ class _Risk:
     """
 
     def __init__(self, regression: Regression, architecture: Architecture) -> None:
-        self._architecture = architecture
+        self.split = architecture.split
         self._p_star = np.atleast_2d(regression.w_star.T)
         self._twice_sigma, self._root = 2.0 * regression.sigma, regression.sigma_root
 
     def error(self, flat: Float) -> Float:
         """P - P*."""
-        return self._products(self._architecture.split(flat))[-1] - self._p_star
+        return self._products(self.split(flat))[-1] - self._p_star
 
-    def derive(self, flat: Float, gradient: Float) -> Float:
-        """Write the gradient to `gradient` and return P - P*."""
-        layers, slots = self._architecture.split(flat), self._architecture.split(gradient)
+    def derive(self, layers: list[Float], slots: list[Float]) -> Float:
+        """Write the gradient to `slots`, a layer each, and return P - P*."""
         b = self._products(layers)
         error = b.pop() - self._p_star
         c = self._twice_sigma @ _t(error)

@@ -16,7 +16,7 @@ import numpy as np
 from flatmin.core.arrays import Float, Yes
 from flatmin.curvature.linear import backward
 from flatmin.data.regression import Regression
-from flatmin.data.samples import Samples
+from flatmin.data.samples import Problem
 from flatmin.network.architecture import Architecture, Family
 from flatmin.network.ensemble import Ensemble
 from flatmin.theory.minimal_sharpness import balanced_scale
@@ -36,12 +36,12 @@ class Task:
     output: Float
 
 
-def task(problem: Regression | Samples, architecture: Architecture) -> Task:
+def task(problem: Problem, architecture: Architecture) -> Task:
     """The task of networks of this architecture on these data."""
     return Task(problem.regression(), architecture.output_map)
 
 
-def units_of(problem: Regression | Samples, architecture: Architecture) -> Units:
+def units_of(problem: Problem, architecture: Architecture) -> Units:
     """The sizes of the problem for networks of this architecture."""
     return Units.of(problem.regression(), architecture.depth, architecture.output_norm)
 
@@ -164,9 +164,7 @@ def balanced(layers: Layers, task: Task) -> Float:
     return np.stack(balanced_sharpness(task.regression, len(layers), w), axis=1)
 
 
-def passes_nothing(
-    problem: Regression | Samples, ensemble: Ensemble, excess: Float, gradient: Float
-) -> Yes:
+def passes_nothing(problem: Problem, ensemble: Ensemble, excess: Float, gradient: Float) -> Yes:
     """Whether networks pass next to no gradient on, being at a saddle or dead.
 
     Linear: |grad|^2 is below a thousandth of L |P*|^{2-2/L} |p|^{2/L} |G|^2, about what a network

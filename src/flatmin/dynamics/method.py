@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Self, TypedDict, Unpack
+from typing import Any, ClassVar, NamedTuple, Self, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -22,7 +22,7 @@ from flatmin.core.arrays import Float, Yes
 from flatmin.core.checks import check_positive
 from flatmin.core.errors import SettingError
 from flatmin.data.regression import Regression
-from flatmin.data.samples import Samples
+from flatmin.data.samples import Problem
 from flatmin.dynamics.descent import Progress, descend
 from flatmin.dynamics.flow import RTOL, flow
 from flatmin.dynamics.outcome import Outcome
@@ -46,6 +46,17 @@ class Options(TypedDict, total=False):
     progress: bool | Progress | None
 
 
+class Own(NamedTuple):
+    """A setting of a method's own besides the learning rate: a key of a study's [method]."""
+
+    check: Callable[[str, object], float]
+    help: str = ""
+    """Of the option of `flatmin train`, if it has one."""
+    label: str = ""
+    """Of the field of the lab's page, if it has one, and what stands there at first."""
+    usual: float | None = None
+
+
 class Method:
     """What every method has. One that takes steps has a learning rate and a rule of its own."""
 
@@ -56,8 +67,9 @@ class Method:
     edge_label: ClassVar[str] = ""
     continuous: ClassVar[bool] = False
     """Whether it is a flow, which has neither a learning rate nor an edge."""
-    own: ClassVar[dict[str, Callable[[str, object], float]]] = {}
-    """Settings besides the learning rate, with their checks: keys of a study's [method]."""
+    own: ClassVar[dict[str, Own]] = {}
+    flag: ClassVar[tuple[str, str]] = ("", "")
+    """The option of `flatmin train` that asks for it, with its help; "" if its own settings do."""
 
     @property
     def rule(self) -> Rule:
@@ -105,7 +117,7 @@ class Method:
 
     def run(
         self,
-        problem: Regression | Samples,
+        problem: Problem,
         ensemble: Ensemble,
         *,
         steps: ArrayLike,
@@ -141,7 +153,8 @@ class GradientFlow(Method):
     name: ClassVar[str] = "flow"
     title: ClassVar[str] = "Gradient flow"
     continuous: ClassVar[bool] = True
-    own: ClassVar[dict[str, Callable[[str, object], float]]] = {"rtol": check_positive}
+    own: ClassVar[dict[str, Own]] = {"rtol": Own(check_positive)}
+    flag: ClassVar[tuple[str, str]] = ("flow", "Gradient flow instead of descent.")
     learning_rate = None
 
     @property
@@ -151,7 +164,7 @@ class GradientFlow(Method):
 
     def run(
         self,
-        problem: Regression | Samples,
+        problem: Problem,
         ensemble: Ensemble,
         *,
         steps: ArrayLike,

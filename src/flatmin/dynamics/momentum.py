@@ -22,12 +22,11 @@ flops, gradient descent's 6 P.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
 from flatmin.core.errors import SettingError
-from flatmin.dynamics.method import GradientDescent
+from flatmin.dynamics.method import GradientDescent, Own
 from flatmin.dynamics.rule import Rule
 
 
@@ -56,7 +55,14 @@ class HeavyBall(GradientDescent):
     title: ClassVar[str] = "Heavy ball"
     edge_formula: ClassVar[str] = "2(1 + beta)/eta"
     edge_label: ClassVar[str] = "edge of stability"
-    own: ClassVar[dict[str, Callable[[str, object], float]]] = {"momentum": check_momentum}
+    own: ClassVar[dict[str, Own]] = {
+        "momentum": Own(
+            check_momentum,
+            help="Heavy ball with this momentum, from 0 to below 1.",
+            label="Momentum β",
+            usual=0.9,
+        )
+    }
 
     def __post_init__(self) -> None:
         check_momentum("momentum", self.momentum)
@@ -79,6 +85,7 @@ class Nesterov(HeavyBall):
     name: ClassVar[str] = "nesterov"
     title: ClassVar[str] = "Nesterov's method"
     edge_formula: ClassVar[str] = "2(1 + beta)/((1 + 2 beta) eta)"
+    flag: ClassVar[tuple[str, str]] = ("nesterov", "With --momentum: Nesterov's method.")
 
     @property
     def rule(self) -> Rule:

@@ -32,6 +32,8 @@ Progress = Callable[[int], None]
 _ROUNDS = (256, 1024, 4096, 16384)
 # Flops a slice may take: about a tenth of a second.
 _SLICE_FLOPS = 1e9
+# Numbers in weights whose layers are measured together: NumPy's calls cost more than small layers.
+_MEASURED_AT_ONCE = 100_000
 
 
 class Rounds:
@@ -57,6 +59,8 @@ class Rounds:
         """Rate, steps left, excess risk, squared gradient and distance."""
         self._budget, self._taken = budget, 0
         self._recording, self._vectors = recording, np.empty((len(state), 0))
+        self._waiting: dict[int, list[tuple[int, Whole, NDArray[Any]]]] = {}
+        """Of each block: records, networks and weights whose layers are yet to be measured."""
         self.trace = None if recording is None else self._blank_trace(recording)
 
     @property
@@ -101,6 +105,7 @@ class Rounds:
             for block in range(len(packed.weights)):
                 rows = self._backend.trace(packed, block, 0, 0, 1, 0, self._recording)
                 self._keep(packed, block, 0, rows)
+                self._measure_layers(block)
             self._unpack(packed)
         rounds = iter(_ROUNDS)
         length = next(rounds)
@@ -129,6 +134,7 @@ class Rounds:
                         progress(int(before - packed.left[block].sum()))
                 if not np.any((packed.rate[block] > 0) & (packed.left[block] > 0)):
                     break
+            self._measure_layers(block)
 
         over_each(work, blocks, threads)
         self._unpack(packed)
@@ -178,11 +184,25 @@ class Rounds:
                 values[name][where, members] = np.sqrt(row) if "gradient" in name else row
         alive = ~np.isnan(rows[0, 0]) if len(rows) else np.zeros(len(members), dtype=bool)
         if self._recording.layers and alive.any():
-            some = members[alive]
-            layers = self._weights(packed.weights[block].T[: len(members)][alive])
-            initial = [w[some] for w in self._initial]
-            for name in self._recording.layers:
-                values[name][first, some] = LAYER_MEASURES[name](layers, initial, self._task)
+            waiting = self._waiting.setdefault(block, [])
+            state = packed.weights[block].T[: len(members)][alive]
+            waiting.append((first, members[alive], state))
+            if len(waiting) * state.size >= _MEASURED_AT_ONCE:
+                self._measure_layers(block)
+
+    def _measure_layers(self, block: int) -> None:
+        """Measure the layers of a block's records that wait for it."""
+        if not (waiting := self._waiting.pop(block, None)):
+            return
+        assert self.trace is not None
+        assert self._recording is not None
+        records = np.concatenate([np.full(len(some), first) for first, some, _ in waiting])
+        networks = np.concatenate([some for _, some, _ in waiting])
+        layers = self._weights(np.concatenate([state for *_, state in waiting]))
+        initial = [w[networks] for w in self._initial]
+        for name in self._recording.layers:
+            measured = LAYER_MEASURES[name](layers, initial, self._task)
+            self.trace.values[name][records, networks] = measured
 
     def _pack(self, threads: int) -> Packed:
         """Runs still going, sorted by steps left so that the lanes of a block end together."""

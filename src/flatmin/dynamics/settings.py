@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from flatmin.core.errors import SettingError
 from flatmin.core.progress import Progress
-from flatmin.data.regression import Regression
-from flatmin.data.samples import Samples
+from flatmin.data.samples import Problem
 from flatmin.data.sets import paper_output_vector, paper_samples
 from flatmin.dynamics.advice import advise
 from flatmin.dynamics.backends import step_flops
 from flatmin.dynamics.endings import LEARNED_AT
-from flatmin.dynamics.methods import Method, method_of
+from flatmin.dynamics.methods import METHODS, asked_for, method_of
 from flatmin.dynamics.training import Training, train
 from flatmin.network.initialisation import (
     DEFAULT_INIT,
@@ -25,7 +26,7 @@ FLOW_WORK = 1e12
 
 
 def train_network(
-    problem: Regression | Samples | None = None,
+    problem: Problem | None = None,
     depth: int = 10,
     *,
     width: int | None = None,
@@ -34,18 +35,16 @@ def train_network(
     init: str = DEFAULT_INIT,
     scale: float | str = DEFAULT_SCALE,
     learning_rate: float | str | None = None,
-    momentum: float | None = None,
-    nesterov: bool = False,
-    flow: bool = False,
-    central: bool = False,
     steps: int | None = None,
     seed: int = 0,
     learned_at: float = LEARNED_AT,
     record_every: int | None = None,
     progress: Progress = None,
+    **choice: Any,
 ) -> Training:
     """Train the network that goes with the data (by default the paper's) and the initialisation.
 
+    `choice` is of the method: a flag such as `flow=True`, and settings of its own (`methods`).
     Without a learning rate one is looked for and tested (see `advice`), and the run is as long as
     its test was; where none can be advised, that is a SettingError with the reason. A flow ends
     after 100 000 steps, or after 1e12 flops if they are fewer steps but at least 1000.
@@ -54,14 +53,8 @@ def train_network(
     >>> run.learned, round(run.edge / run.minimal_sharpness, 12)
     (True, 2.0)
     """
-    if flow and learning_rate is not None:
-        raise SettingError("learning_rate and flow exclude each other: give one of them")
-    if momentum is not None and learning_rate is None:
-        raise SettingError("momentum needs learning_rate: rates are tested without momentum")
-    if nesterov and momentum is None:
-        raise SettingError("nesterov needs momentum")
-    if central and (flow or momentum is not None or learning_rate is None):
-        raise SettingError("central needs learning_rate, without flow or momentum")
+    name, own = asked_for(learning_rate, **choice)
+    flow = METHODS[name].continuous
     data = paper_samples("linear") if problem is None else problem
     p = paper_output_vector() if problem is None else None
     network = architecture_for(
@@ -75,11 +68,7 @@ def train_network(
         if advice.learning_rate is None:
             raise SettingError(f"{advice.reason} Give a learning rate, or flow")
         learning_rate, steps = advice.learning_rate, steps or advice.steps
-    name = "flow" if flow else "central-flow" if central else "descent"
-    if momentum is not None:
-        name = "nesterov" if nesterov else "heavy-ball"
-    method: Method = method_of(name, learning_rate=learning_rate, momentum=momentum)
-    default = STEPS
+    method, default = method_of(name, learning_rate=learning_rate, **own), STEPS
     if flow:
         step = method.rule.cost * step_flops(data, network)
         default = int(min(FLOW_STEPS, max(FLOW_WORK / step, 1000.0)))

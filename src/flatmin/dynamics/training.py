@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flatmin.core.errors import SettingError
-from flatmin.core.files import make_directory, writing
+from flatmin.core.files import make_directory, remove, writing
 from flatmin.core.pages import Listing, Page, Remarks, number
 from flatmin.core.plain import json_text
 from flatmin.core.progress import Progress
 from flatmin.core.shown import Shown
 from flatmin.curvature import Sharpness, sharpness
 from flatmin.data.regression import Regression
-from flatmin.data.samples import Samples
+from flatmin.data.samples import Problem
 from flatmin.dynamics.edge import EDGE_SHARE, midway, swinging
 from flatmin.dynamics.endings import LEARNED_AT, State, learned_note
 from flatmin.dynamics.method import WITHOUT_BIASES
@@ -250,14 +250,16 @@ class Training(Shown):
         )
 
     def save(self, directory: str | Path) -> list[Path]:
-        """The summary, the trace, the regression, the weights at both ends, and a picture."""
+        """The trace, the regression, the weights at both ends, a picture, and the summary.
+
+        The summary is written last and an older one removed first: where it is, all of one run is.
+        """
         from flatmin.core.figures import save
 
         folder = Path(directory)
         make_directory(folder)
         paths = {name: folder / file for name, file in FILES.items()}
-        with writing(paths["summary"]) as temporary:
-            temporary.write_text(json_text(self) + "\n")
+        remove(paths["summary"])
         with writing(paths["trace"]) as temporary:
             self.trace.to_parquet(temporary, index=False)
         arrays = {
@@ -269,6 +271,8 @@ class Training(Shown):
             with writing(paths[name]) as temporary:
                 np.savez_compressed(temporary, **content)
         save(self.plot(), paths["picture"])
+        with writing(paths["summary"]) as temporary:
+            temporary.write_text(json_text(self) + "\n")
         return list(paths.values())
 
     def _arrays(self, ensemble: Ensemble) -> dict[str, Any]:
@@ -292,7 +296,7 @@ def _with_error(record: Sharpness) -> str:
 
 
 def train(
-    problem: Regression | Samples,
+    problem: Problem,
     architecture: Architecture,
     *,
     init: str = DEFAULT_INIT,
@@ -362,7 +366,7 @@ def train(
 
 
 def share_of_edge(
-    problem: Regression | Samples, outcome: Outcome, method: Method, last: Sharpness
+    problem: Problem, outcome: Outcome, method: Method, last: Sharpness
 ) -> float | None:
     """S over the edge at the end; None for gradient flow and after divergence (see `edge`)."""
     if method.continuous or outcome.count(State.DIVERGED):

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flatmin.core.arrays import Whole, Yes
-from flatmin.data.regression import Regression
-from flatmin.data.samples import Samples
+from flatmin.data.samples import Problem
 from flatmin.dynamics.descent import descend
 from flatmin.dynamics.endings import State
 from flatmin.network.ensemble import Ensemble
@@ -36,7 +35,7 @@ class Trial:
 
 
 def trial(
-    problem: Regression | Samples,
+    problem: Problem,
     start: Ensemble,
     learning_rate: ArrayLike,
     steps: int,

@@ -21,8 +21,7 @@ from flatmin.core.pages import Listing, Page, Remarks, number
 from flatmin.core.progress import Progress, advancing
 from flatmin.core.shown import Shown
 from flatmin.core.statistics import share_interval
-from flatmin.data.regression import Regression
-from flatmin.data.samples import Samples
+from flatmin.data.samples import Problem
 from flatmin.dynamics.endings import LEARNED_AT, check_share
 from flatmin.dynamics.trial import trial
 from flatmin.network.architecture import Architecture
@@ -114,7 +113,7 @@ class RateCurve(Shown, eq=True):
 
 
 def rate_curve(
-    problem: Regression | Samples,
+    problem: Problem,
     architecture: Architecture,
     init: str = DEFAULT_INIT,
     scale: float = DEFAULT_SCALE,
@@ -129,7 +128,7 @@ def rate_curve(
     """Measure the curve. `progress` is told 1 for each rate, of which MOST_RATES at most."""
     runs, steps = check_count("runs", runs), check_count("steps", steps)
     learned_at = check_share("learned_at", learned_at)
-    regression = problem.regression() if isinstance(problem, Samples) else problem
+    regression = problem.regression()
     ceiling = predict(regression, architecture.depth, architecture.output_norm).critical_rate
     addresses = [("rate curve", i) for i in range(runs)]
     start = initialise(architecture, init, scale, seed, addresses, regression)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 
 from flatmin.data.preparation import NOTHING, Preparation
+from flatmin.dynamics.methods import METHODS
 from flatmin.lab.engine import QUANTITIES, Ground, recording, segments
 from flatmin.lab.settings import Setting, address
 from flatmin.lab.tables import Tables
@@ -86,17 +87,11 @@ def _network(ground: Ground) -> list[str]:
     return [f"network = flatmin.Architecture.mlp({', '.join(words)})"]
 
 
-_NAMES = {"descent": "GradientDescent", "heavy-ball": "HeavyBall", "nesterov": "Nesterov"}
-
-
-def _method(setting: Setting, rate: float | None = None) -> str:
+def _method(setting: Setting, rate: str | None = None) -> str:
     method = setting.method
-    if method.continuous:
-        return "flatmin.GradientFlow()"
-    words = [repr(method.learning_rate if rate is None else rate)]
-    if setting.momentum is not None:
-        words.append(repr(setting.momentum))
-    return f"flatmin.{_NAMES[method.name]}({', '.join(words)})"
+    words = [] if method.continuous else [rate or repr(method.learning_rate)]
+    words += map(repr, method.own().values())
+    return f"flatmin.{METHODS[method.name].__name__}({', '.join(words)})"
 
 
 def _pieces(ground: Ground) -> list[str]:
@@ -118,22 +113,20 @@ def _pieces(ground: Ground) -> list[str]:
             "trace = outcome.recorded",
         ]
     parts = segments(setting)
-    momentum = setting.momentum is not None
-    lines.append("traces, beside = [], None" if momentum else "traces = []")
+    moving = setting.method.with_rates(1.0).rule.copies > 0
+    lines.append("traces, beside = [], None" if moving else "traces = []")
     pairs = [(part.rate, part.end - part.begin) for part in parts]
     lines.append(f"for rate, steps in {pairs!r}:")
     extra = ""
-    if momentum:
-        name = _NAMES[setting.method.name]
-        rule = f"flatmin.{name}(rate, {setting.momentum!r}).rule"
-        extra = f"\n        rule={rule}, beside=beside,"
+    if moving:
+        extra = f"\n        rule={_method(setting, 'rate')}.rule, beside=beside,"
     lines += [
         f"    outcome = flatmin.descend(samples, now, rate, steps, recording=watch,{extra}",
         f"        observe_ends=rate == {parts[-1].rate!r})"
         if len({part.rate for part in parts}) == len(parts)
         else "        observe_ends=True)",
-        f"    now{', beside' if momentum else ''} = "
-        f"outcome.ensemble{', outcome.beside' if momentum else ''}",
+        f"    now{', beside' if moving else ''} = "
+        f"outcome.ensemble{', outcome.beside' if moving else ''}",
         "    traces.append(outcome.recorded)",
     ]
     return lines
@@ -150,6 +143,9 @@ def as_command(ground: Ground, tables: Tables) -> str:
     elif asked.kind == "residual":
         fits = fits and asked.output in (None, "paper")
     known = problem.paper == "linear" or problem.file is not None
+    known = known and all(
+        METHODS[setting.method.name].own[name].help for name in setting.method.own()
+    )
     if not (plain and fits and known):
         text = address(setting.plain())
         return f"flatmin lab --replay {shlex.quote(text)} --out run.csv"
@@ -189,10 +185,8 @@ def _table_options(setting: Setting) -> list[str]:
 
 def _method_options(setting: Setting) -> list[str]:
     method = setting.method
-    if method.continuous:
-        return ["--flow"]
-    words = ["--learning-rate", repr(method.learning_rate)]
-    if setting.momentum is not None:
-        words += ["--momentum", repr(setting.momentum)]
-        words += ["--nesterov"] if method.name == "nesterov" else []
-    return words
+    flag = METHODS[method.name].flag[0]
+    words = [] if method.continuous else ["--learning-rate", repr(method.learning_rate)]
+    for name, value in method.own().items():
+        words += [f"--{name}", repr(value)]
+    return words + ([f"--{flag}"] if flag else [])

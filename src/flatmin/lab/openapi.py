@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flatmin.lab.session import HANDLERS
+from flatmin.lab.session import MESSAGES
 from flatmin.lab.settings import Setting
 
 _JSON = "application/json"
@@ -92,7 +92,7 @@ def document(version: str) -> dict[str, Any]:
             "title": "flatmin lab",
             "version": version,
             "description": "Runs are streamed over the WebSocket /socket. A message is a JSON "
-            "object with a `type`: " + ", ".join(HANDLERS) + ".",
+            "object with a `type`: " + ", ".join(MESSAGES) + ".",
         },
         "paths": {
             "/": _get("The page.", _text(), "text/html"),

@@ -10,11 +10,14 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from scipy.sparse.linalg import ArpackError, eigsh
 
 from flatmin import Ensemble, Recording, flow
 from flatmin.core.arrays import Float
 from flatmin.core.plain import plain
 from flatmin.core.progress import Advance
+from flatmin.core.seeds import generator
+from flatmin.curvature.operators import HessianOperator
 from flatmin.curvature.sharpness import hessian_at
 from flatmin.dynamics.measures import alignment
 from flatmin.dynamics.recording import recordable
@@ -25,7 +28,7 @@ from flatmin.ledger.statements import STATEMENTS
 
 POINTS = 60
 EIGENVALUES = 4
-_SMALL, _LARGEST_DENSE = 250, 600
+_SMALL, _TOLERANCE = 250, 1e-7
 _RECORDS = 40
 
 
@@ -79,7 +82,7 @@ def snapshots(
     return Snapshots(np.array(at), Ensemble.from_flat(ground.network, np.array(flat)))
 
 
-def layers(ground: Ground, taken: Snapshots) -> dict[str, Any]:
+def layers(ground: Ground, taken: Snapshots, progress: Advance | None = None) -> dict[str, Any]:
     """Two largest singular values of every layer, alignments, eigenvalues of the Hessian."""
     matrices = taken.weights.weights()
     values = [np.linalg.svd(w, compute_uv=False)[:, :2] for w in matrices]
@@ -91,21 +94,25 @@ def layers(ground: Ground, taken: Snapshots) -> dict[str, Any]:
         "first": first.T,
         "second": second.T,
         "alignment": alignment(matrices).T,
-        "eigenvalues": eigenvalues(ground, taken.weights[::thin]),
+        "eigenvalues": eigenvalues(ground, taken.weights[::thin], progress),
         "eigenvalues_at": taken.at[::thin],
     }
     result: dict[str, Any] = plain(found)
     return result
 
 
-def eigenvalues(ground: Ground, weights: Ensemble) -> Float | None:
-    """The largest few eigenvalues of the Hessian, `[which, network]`; none of large networks.
+@np.errstate(all="ignore")  # of weights that ran away
+def eigenvalues(ground: Ground, weights: Ensemble, progress: Advance | None = None) -> Float:
+    """The largest few eigenvalues of the Hessian, `[which, network]`.
 
-    From the whole matrix, a column for each weight.
+    Of few weights from the whole matrix, a column for each; of many by SciPy's Lanczos iterations.
+    NaN where the weights are too large for numbers.
     """
     size = ground.network.parameters
-    if size > _LARGEST_DENSE:
-        return None
+    if size > _SMALL:
+        return np.stack(
+            [_largest(ground, weights[i : i + 1], progress) for i in range(len(weights))], axis=1
+        )
     hessian = hessian_at(ground.samples, weights)
     matrix = np.empty((len(weights), size, size))
     unit = np.zeros((len(weights), size))
@@ -113,8 +120,24 @@ def eigenvalues(ground: Ground, weights: Ensemble) -> Float | None:
         unit[:, j] = 1.0
         matrix[:, :, j] = hessian.lift(hessian.product(hessian.restrict(unit)))
         unit[:, j] = 0.0
+    kept = np.isfinite(matrix).all(axis=(1, 2))
+    matrix[~kept] = 0.0
     found = np.linalg.eigvalsh(0.5 * (matrix + matrix.transpose(0, 2, 1)))
-    return np.ascontiguousarray(found[:, ::-1][:, :EIGENVALUES].T)
+    return np.where(kept, found[:, ::-1][:, :EIGENVALUES].T, np.nan)
+
+
+def _largest(ground: Ground, weights: Ensemble, progress: Advance | None) -> Float:
+    """Of one network."""
+    if progress is not None:
+        progress(0)
+    size = ground.network.parameters
+    operator = HessianOperator(hessian_at(ground.samples, weights), size).to_scipy()
+    start = generator(0, "eigenvalues").standard_normal(size)
+    try:
+        found = eigsh(operator, EIGENVALUES, which="LA", v0=start, tol=_TOLERANCE)[0]
+    except ArpackError:
+        return np.full(EIGENVALUES, np.nan)
+    return np.sort(found)[::-1]
 
 
 def ledger(ground: Ground, until: int, progress: Advance | None = None) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from importlib.resources import files
 from inspect import cleandoc, getdoc
 from typing import Any
@@ -126,6 +127,7 @@ class Lab:
                 "initialisations": list(INITIALISATIONS),
                 "activations": list(ACTIVATIONS),
                 "methods": {name: methods.METHODS[name].title for name in METHODS},
+                "own": {name: _fields(methods.METHODS[name].own) for name in METHODS},
                 "limits": LARGEST | {"bytes": MOST_BYTES},
                 "opening": opening,
             }
@@ -278,6 +280,12 @@ async def _settings(request: Request) -> Any:
     return content["settings"]
 
 
+def _fields(own: dict[str, Any]) -> dict[str, Any]:
+    """The fields of the page for what a method has of its own."""
+    shown = {name: one for name, one in own.items() if one.label}
+    return {name: {"label": one.label, "usual": one.usual} for name, one in shown.items()}
+
+
 def _table(stored: Stored, tables: Tables) -> dict[str, Any]:
     return {"key": stored.key, "name": stored.shown, "columns": tables.columns(stored.key)}
 
@@ -295,7 +303,9 @@ def _static() -> dict[str, bytes]:
 
 
 def _statement_page(one: Statement) -> str:
-    text = getdoc(one.check or one.sweep) or one.title
+    # What needs more than a run is explained by its module.
+    own = f"flatmin.ledger.{one.id.replace('-', '_')}"
+    text = getdoc(one.check or one.sweep or import_module(own)) or import_module(own).__doc__ or ""
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'

@@ -1,7 +1,7 @@
 """One person's runs: what one WebSocket asks for and is told.
 
 A message is a JSON object with a `type`. The page asks for runs (in slot a, and b beside it), plays
-and pauses them, and asks for what else there is to see; `HANDLERS` lists it all. A question that is
+and pauses them, and asks for what else there is to see; `MESSAGES` lists it all. A question that is
 asked again replaces its unfinished answer. The session plays its runs: records go out thirty times
 a second as far as the playhead has come, and no faster than the page takes them.
 """
@@ -13,6 +13,7 @@ import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any, TypeVar
 
 from flatmin import Advice, advise
@@ -68,21 +69,28 @@ class Session:
         about, number = message.get("type"), message.get("id")
         number = number if isinstance(number, int) and abs(number) < 2**53 else None
         try:
-            check_choice("type", about if isinstance(about, str) else repr(about), HANDLERS)
-            HANDLERS[str(about)](self, message, number or 0)
+            kind = check_choice("type", about if isinstance(about, str) else repr(about), MESSAGES)
+            if kind in ACTS:
+                ACTS[kind](self, message)
+            else:
+                slot = f"-{_slot(message)}" if kind in ("run", "layers") else ""
+                if kind == "run":  # from now on: it may be paused before it has come
+                    self._wanted = message.get("show") == "play"
+                    self._playing = self._playing and self._wanted
+                self._begin(kind + slot, number or 0, partial(JOBS[kind], self, message))
         except FlatminError as error:
             await self._complain(str(about)[:40], number, str(error))
 
     async def _complain(self, about: str, number: int | None, words: str) -> None:
         await self.send({"type": "error", "about": about, "id": number, "message": words[:600]})
 
-    def _begin(self, name: str, number: int, work: Awaitable[None]) -> None:
+    def _begin(self, name: str, number: int, work: Callable[[int], Awaitable[None]]) -> None:
         """Start a job in place of the one of the same name."""
         self.stop(name)
 
         async def guarded() -> None:
             try:
-                await work
+                await work(number)
             except FlatminError as error:
                 await self._complain(name.partition("-")[0], number, str(error))
             except Stopped:
@@ -107,19 +115,14 @@ class Session:
         await asyncio.gather(*jobs, return_exceptions=True)
         self._runs.clear()
 
-    # What the page asks for.
+    # What the page asks for and waits for: jobs.
 
-    def run(self, message: dict[str, Any], number: int) -> None:
+    async def run(self, message: dict[str, Any], number: int) -> None:
         """A run of these settings from record `from` on: shown at once, played, or held there."""
-        slot = check_choice("slot", str(message.get("slot", "a")), SLOTS)
+        slot, settings = _slot(message), message.get("settings")
         show = check_choice("show", str(message.get("show", "all")), SHOWS)
         begin = _count("from", message.get("from", 0))
-        self._wanted = show == "play"  # from now on: it may be paused before it has come
-        self._playing = self._playing and self._wanted
-        work = self._run(slot, number, message.get("settings"), begin, show)
-        self._begin(f"run-{slot}", number, work)
 
-    async def _run(self, slot: str, number: int, settings: Any, begin: int, show: str) -> None:
         def prepare(stop: Stop) -> tuple[Shown, Pieces]:
             ground = ground_of(setting_of(settings), self._tables)
             shown, pieces = Shown(number, ground, plain(facts(ground))), Pieces(ground)
@@ -166,13 +169,13 @@ class Session:
         if self._runs.get(slot) is shown:
             await self.send(shown.frame(slot, until))
 
-    def drop(self, message: dict[str, Any], number: int) -> None:
+    def drop(self, message: dict[str, Any]) -> None:
         """Forget the run of a slot."""
-        slot = check_choice("slot", str(message.get("slot", "b")), SLOTS)
+        slot = _slot(message)
         self.stop(f"run-{slot}")
         self._runs.pop(slot, None)
 
-    def play(self, message: dict[str, Any], number: int) -> None:
+    def play(self, message: dict[str, Any]) -> None:
         """Go on, from record `from` if it is given."""
         if "from" in message:
             begin = _count("from", message["from"])
@@ -182,11 +185,11 @@ class Session:
         self._playing = True
         self._play()
 
-    def pause(self, message: dict[str, Any], number: int) -> None:
+    def pause(self, message: dict[str, Any]) -> None:
         """Stay where the playhead is."""
         self._playing = self._wanted = False
 
-    def step(self, message: dict[str, Any], number: int) -> None:
+    def step(self, message: dict[str, Any]) -> None:
         """One record, or some, from record `from`."""
         self._playing = False
         begin, by = _count("from", message.get("from", 0)), _count("by", message.get("by", 1))
@@ -195,7 +198,7 @@ class Session:
             shown.sent = min(begin, len(shown))
         self._play()
 
-    def speed(self, message: dict[str, Any], number: int) -> None:
+    def speed(self, message: dict[str, Any]) -> None:
         """Records a second."""
         value = message.get("value")
         if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
@@ -234,12 +237,9 @@ class Session:
                 last = time.monotonic()
             await asyncio.sleep(max(0.0, FRAME_SECONDS - (time.monotonic() - now)))
 
-    def layers(self, message: dict[str, Any], number: int) -> None:
+    async def layers(self, message: dict[str, Any], number: int) -> None:
         """Singular values, alignments and eigenvalues along the run of a slot."""
-        slot = check_choice("slot", str(message.get("slot", "a")), SLOTS)
-        self._begin(f"layers-{slot}", number, self._layers(slot, number))
-
-    async def _layers(self, slot: str, number: int) -> None:
+        slot = _slot(message)
         shown = self._runs.get(slot)
         if shown is None:
             return
@@ -247,31 +247,25 @@ class Session:
 
         def measure(stop: Stop) -> dict[str, Any]:
             taken = panels.snapshots(ground, shown.steps, shown.times(panels.POINTS), stop)
-            stop()
-            return panels.layers(ground, taken)
+            return panels.layers(ground, taken, stop)
 
         found = await self._workers.slow(measure)
         await self.send({"type": "layers", "slot": slot, "id": shown.id, **found})
 
-    def ledger(self, message: dict[str, Any], number: int) -> None:
+    async def ledger(self, message: dict[str, Any], number: int) -> None:
         """Every statement on the run of a slot up to step `until`."""
-        slot = check_choice("slot", str(message.get("slot", "a")), SLOTS)
         until = max(1, _count("until", message.get("until", 1)))
-        self._begin("ledger", number, self._ledger(slot, until))
-
-    async def _ledger(self, slot: str, until: int) -> None:
-        shown = self._runs.get(slot)
+        shown = self._runs.get(_slot(message))
         if shown is None:
             return
         until = min(until, shown.ground.setting.steps)
         rows = await self._workers.slow(lambda stop: panels.ledger(shown.ground, until, stop))
         await self.send({"type": "ledger", "id": shown.id, "until": until, "rows": rows})
 
-    def advice(self, message: dict[str, Any], number: int) -> None:
+    async def advice(self, message: dict[str, Any], number: int) -> None:
         """A rate that was tested, for the network and start of these settings."""
-        self._begin("advice", number, self._advice(number, message.get("settings")))
+        settings = message.get("settings")
 
-    async def _advice(self, number: int, settings: Any) -> None:
         def ask(stop: Stop) -> Advice | None:
             ground = ground_of(setting_of(settings), self._tables)
             setting = ground.setting
@@ -292,12 +286,10 @@ class Session:
         why = "" if found is None else found.reason
         await self.send({"type": "advice", "id": number, "rate": plain(rate), "reason": why})
 
-    def map(self, message: dict[str, Any], number: int) -> None:
+    async def map(self, message: dict[str, Any], number: int) -> None:
         """How runs end over the rate and one other setting."""
-        axis = check_choice("map axis", str(message.get("axis", "scale")), maps.AXES)
-        self._begin("map", number, self._map(number, message.get("settings"), axis))
+        axis, settings = str(message.get("axis", "scale")), message.get("settings")
 
-    async def _map(self, number: int, settings: Any, axis: str) -> None:
         def prepare(stop: Stop) -> maps.Plan:
             return maps.plan(setting_of(settings), axis, self._tables)
 
@@ -319,11 +311,10 @@ class Session:
             last = stride == made.strides[-1]
             await self.send({"type": "map-pass", "id": number, "last": last, **picture.at(stride)})
 
-    def orbits(self, message: dict[str, Any], number: int) -> None:
+    async def orbits(self, message: dict[str, Any], number: int) -> None:
         """Where descent goes above the ceiling."""
-        self._begin("orbits", number, self._orbits(number, message.get("settings")))
+        settings = message.get("settings")
 
-    async def _orbits(self, number: int, settings: Any) -> None:
         def look(stop: Stop) -> dict[str, Any]:
             ground = ground_of(setting_of(settings), self._tables)
             found = plain(orbits(ground, stop))
@@ -331,28 +322,33 @@ class Session:
 
         await self.send(await self._workers.slow(look))
 
-    def cancel(self, message: dict[str, Any], number: int) -> None:
+    def cancel(self, message: dict[str, Any]) -> None:
         """End a job that takes long."""
         self.stop(check_choice("what", str(message.get("what")), CANCELLED))
 
 
 CANCELLED = ("map", "advice", "ledger", "orbits", "run-a", "run-b", "layers-a", "layers-b")
 
-HANDLERS: dict[str, Callable[[Session, dict[str, Any], int], None]] = {
-    "run": Session.run,
-    "drop": Session.drop,
-    "play": Session.play,
-    "pause": Session.pause,
-    "step": Session.step,
-    "speed": Session.speed,
-    "layers": Session.layers,
-    "ledger": Session.ledger,
-    "advice": Session.advice,
-    "map": Session.map,
-    "orbits": Session.orbits,
-    "cancel": Session.cancel,
+JOBS = {
+    one.__name__: one
+    for one in (
+        *(Session.run, Session.layers, Session.ledger),
+        *(Session.advice, Session.map, Session.orbits),
+    )
 }
+ACTS = {
+    one.__name__: one
+    for one in (
+        *(Session.drop, Session.play, Session.pause),
+        *(Session.step, Session.speed, Session.cancel),
+    )
+}
+MESSAGES = (*JOBS, *ACTS)
 """What a message may ask for."""
+
+
+def _slot(message: dict[str, Any]) -> str:
+    return check_choice("slot", str(message.get("slot", "a")), SLOTS)
 
 
 def _count(name: str, value: object) -> int:

@@ -22,6 +22,8 @@ from urllib.parse import quote, unquote
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from flatmin.core.errors import SettingError
+from flatmin.dynamics import methods
+from flatmin.dynamics.central_flow import CentralFlow
 from flatmin.study.fields import Count, Positive, Text, describe
 from flatmin.study.sections import Problem
 from flatmin.study.spec import Study
@@ -37,7 +39,8 @@ LARGEST = {
     "repetitions": 200,
 }
 """How large the numbers of a setting may be: what a page can show while somebody waits."""
-METHODS = ("descent", "flow", "heavy-ball", "nesterov")
+METHODS = tuple(name for name in methods.METHODS if name != CentralFlow.name)
+"""Those whose steps are seen as they are taken."""
 MOST_WEIGHTS = 4_000_000
 MOST_CHANGES = 20
 MOST_WORK = 2e12
@@ -144,11 +147,6 @@ class Setting(Study):
     def networks(self) -> int:
         """How many networks are run."""
         return self.repetitions or 1
-
-    @property
-    def momentum(self) -> float | None:
-        """The momentum of a method that has one."""
-        return self.method.own().get("momentum")
 
     @property
     def steps(self) -> int:

@@ -2,7 +2,7 @@
 
 Numba's own cache looks only at the file of the function it caches, not at the helpers that were
 inlined from other files, so after a change or an upgrade it could run old code. Here the place of
-the cache is named after the content of every file that takes part.
+the cache (see `kept`) is named after the content of every file that takes part.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from numba import config as _config
 from numba import njit
 from numba import types as _types
 from numba.extending import register_jitable
 
-config: Any = _config
+from flatmin.lanes.kept import Kept
+
 types: Any = _types
 
 
@@ -54,21 +54,30 @@ shared: Callable[[Callable[..., Any]], Callable[..., Any]] = register_jitable(fo
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """For entry points: called from Python, without the interpreter lock, kept on disk."""
-    before = config.CACHE_DIR
-    config.CACHE_DIR = str(cache_directory())
+    entry: Any = njit(nogil=True)(function)
+    folder = cache_directory()
+    if folder is not None:
+        entry._cache = Kept(function, folder)
+    return entry  # type: ignore[no-any-return]
+
+
+def cache_directory() -> Path | None:
+    """NUMBA_CACHE_DIR or the user's cache, then flatmin and the version of the kernels.
+
+    None for a user without a home.
+    """
+    root = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME")
     try:
-        entry: Callable[..., Any] = njit(nogil=True, cache=True)(function)
-    finally:
-        config.CACHE_DIR = before
-    return entry
+        base = Path(root) if root else Path.home() / ".cache"
+    except RuntimeError:
+        return None
+    return base / "flatmin" / kernels_version()
 
 
 @cache
-def cache_directory() -> Path:
-    """NUMBA_CACHE_DIR or the user's cache, then flatmin and a hash of this room's sources."""
-    root = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME")
-    base = Path(root) if root else Path.home() / ".cache"
+def kernels_version() -> str:
+    """A hash of this room's sources."""
     digest = hashlib.blake2b(digest_size=8)
     for source in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(source.read_bytes())
-    return base / "flatmin" / digest.hexdigest()
+    return digest.hexdigest()

@@ -32,9 +32,12 @@ def check(
     """
     if (runs is None) == (preset is None):
         raise SettingError("give either a directory or a preset")
-    table = None
+    table, missing = None, 0
     if preset is None:
+        from flatmin.ledger.directories import missing_runs
+
         cases = _evidence(runs)
+        missing = missing_runs(getattr(runs, "directory", runs))
     else:
         from flatmin.ledger.presets import parts, run_preset
 
@@ -54,6 +57,7 @@ def check(
         networks=networks,
         single=tuple(one for one in single if one.sides is not None),
         lemma_3=table,
+        missing=missing,
     )
 
 

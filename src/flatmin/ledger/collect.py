@@ -8,8 +8,7 @@ import numpy as np
 
 from flatmin.core.arrays import Float
 from flatmin.curvature import Sharpness, sharpness
-from flatmin.data.regression import Regression
-from flatmin.data.samples import Samples
+from flatmin.data.samples import Problem, Samples
 from flatmin.dynamics.endings import State
 from flatmin.dynamics.measures import LAYER_MEASURES, task
 from flatmin.dynamics.methods import GradientFlow, Method
@@ -22,7 +21,7 @@ LAST = ("spectral_norm", "rank_one_defect", "alignment", "drift", "theta")
 
 
 def evidence_of(
-    problem: Regression | Samples,
+    problem: Problem,
     initial: Ensemble,
     outcome: Outcome,
     *,

@@ -129,7 +129,7 @@ def _quantity(column: str) -> str:
 def study_evidence(directory: Path) -> list[Evidence]:
     """The finished runs of a study, one piece of evidence per data set and architecture."""
     store = Store.open(directory)
-    study = read_spec(directory / "study.toml")
+    study = _study(directory, json.loads(store.study_text))
     rows, traces = store.read_rows().to_pandas(), store.read_traces().to_pandas()
     rows = rows[rows["state"] != State.DIVERGED.value].set_index("run", drop=False)
     records = dict(list(traces.groupby("run")))
@@ -141,6 +141,28 @@ def study_evidence(directory: Path) -> list[Evidence]:
         table = rows.loc[[run.index for run in group]]
         cases.append(_study_case(study, group, table, [records.get(r.index) for r in group]))
     return cases
+
+
+def _study(directory: Path, content: dict[str, Any]) -> Study:
+    """The study that was run, from the text that its shards name; `study.toml` may be edited.
+
+    Only where the data file is comes from there, and its content must be the one that was read.
+    """
+    digest = content.get("problem", {}).get("file")
+    if digest is None:
+        return Study(content)
+    place = read_spec(directory / "study.toml").problem.file
+    study = Study(content | {"problem": content["problem"] | {"file": place}})
+    if json.loads(study.canonical())["problem"]["file"] != digest:
+        raise DataError(f"{place!r} is not the data file that the study was run on")
+    return study
+
+
+def missing_runs(place: Any) -> int:
+    """Runs of a study's folder that are not there."""
+    if not isinstance(place, str | Path) or not (Path(place) / "study.json").is_file():
+        return 0
+    return Store.open(Path(place)).missing() or 0
 
 
 def _group(run: Run) -> tuple[Any, ...]:

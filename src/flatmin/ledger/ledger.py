@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from flatmin.core.pages import Listing, Page, Remarks
 from flatmin.core.shown import Shown
 from flatmin.ledger.record import Record, Verdict, merge
+from flatmin.study.summary import missing_note
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,11 +21,13 @@ if TYPE_CHECKING:
 class Ledger(Shown):
     """One record per statement and part, at its tightest, in the order of `STATEMENTS`.
 
-    `single` are the records before they were merged, one for each piece of evidence, for pictures.
+    `missing` is how many runs of a study are not there. `single` are the records before they were
+    merged, one for each piece of evidence, for pictures.
     """
 
     records: tuple[Record, ...]
     networks: int
+    missing: int = 0
     single: tuple[Record, ...] = field(default=(), repr=False)
     lemma_3: Lemma3Table | None = field(default=None, repr=False)
 
@@ -71,7 +74,8 @@ class Ledger(Shown):
         applied = sum(1 for record in lines if record.networks)
         subject = "this network" if self.networks == 1 else f"these {self.networks} networks"
         sentence = f"{applied} of {len(lines)} statements apply to {subject}"
-        notes = _notes(self.records)
+        notes = [note for note in (missing_note(self.missing),) if note]
+        notes += _notes(self.records)
         if not broken:
             ending = "; all of them hold." if applied else "."
             return [table, Remarks(sentence + ending, notes)]

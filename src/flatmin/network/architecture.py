@@ -29,8 +29,7 @@ from flatmin.core.arrays import Float
 from flatmin.core.checks import check_choice, check_count, check_depth, check_positive
 from flatmin.core.errors import SettingError
 from flatmin.core.seeds import generator
-from flatmin.data.regression import Regression
-from flatmin.data.samples import Samples
+from flatmin.data.samples import Problem, Samples
 from flatmin.network.activations import ACTIVATIONS, Activation
 
 
@@ -163,7 +162,7 @@ class Architecture:
         """|p|, or 1 for several outputs."""
         return 1.0 if self.output is None else float(np.linalg.norm(self.p))
 
-    def check_fits(self, problem: Regression | Samples) -> None:
+    def check_fits(self, problem: Problem) -> None:
         """Refuse data with other numbers of features or targets, or without rows it needs."""
         if self.inputs != problem.d:
             raise SettingError(

@@ -39,7 +39,7 @@ from flatmin.core.checks import check_choice, check_count, check_nonnegative
 from flatmin.core.errors import SettingError
 from flatmin.core.seeds import Coordinate, generator
 from flatmin.data.regression import Regression
-from flatmin.data.samples import Samples
+from flatmin.data.samples import Problem
 from flatmin.network.architecture import Architecture, residual_output_vector
 from flatmin.network.ensemble import Ensemble
 from flatmin.theory.minimisers import flattest_minimiser, minimiser_of_sharpness
@@ -135,7 +135,7 @@ DEFAULT_INIT, DEFAULT_SCALE = "pytorch", 1.0
 
 def architecture_for(
     init: str,
-    problem: Regression | Samples,
+    problem: Problem,
     depth: int,
     *,
     width: int | None = None,
@@ -162,7 +162,7 @@ def architecture_for(
 
 
 def resolve_scale(
-    scale: float | str, init: str, problem: Regression | Samples, architecture: Architecture
+    scale: float | str, init: str, problem: Problem, architecture: Architecture
 ) -> float:
     """A scale as a number; as text it may be a multiple of the data's unit of weights.
 

@@ -1,8 +1,9 @@
 """A function of a pytree and its data, in JAX, as a symmetric operator.
 
-The loss is loss(parameters, batch), a mean over the samples of a batch; batches are weighted by
-their number of samples. Products are the directional derivative of the gradient; where a function
-has no forward derivative they are the gradient of <gradient, v>.
+The loss is a mean over the samples of a batch; batches, and chunks of them, are weighted by their
+number of samples. Products are the directional derivative of the gradient; where a function has no
+forward derivative they are the gradient of <gradient, v>. The Gauss-Newton matrix is
+J' (d^2 loss / d output^2) J, with J the Jacobian of the output.
 """
 
 from __future__ import annotations
@@ -16,17 +17,26 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from flatmin.core.arrays import Float
+from flatmin.core.checks import check_choice, check_count
 from flatmin.core.errors import DataError, SettingError
 
-Loss = Callable[[Any, Any], jax.Array]
+Function = Callable[[Any, Any], Any]
+Product = Callable[..., jax.Array]
+MATRICES = ("Hessian", "Gauss-Newton")
 
 
 class JaxModel:
     """The operator; `how` says which way its products go."""
 
-    matrix = "Hessian"
-
-    def __init__(self, loss: Loss, parameters: Any, batches: Any) -> None:
+    def __init__(
+        self,
+        loss: Function,
+        parameters: Any,
+        batches: Any,
+        model: Function | None = None,
+        matrix: str = "Hessian",
+        chunk: int | None = None,
+    ) -> None:
         for path, leaf in jax.tree_util.tree_leaves_with_path(parameters):
             kind = jnp.asarray(leaf).dtype
             if kind not in (jnp.float32, jnp.float64):
@@ -34,6 +44,10 @@ class JaxModel:
                 raise SettingError(
                     f"parameter {name} is of type {kind}: a Hessian needs float32 or 64"
                 )
+        self.matrix = check_choice("matrix", matrix, MATRICES)
+        if matrix == "Gauss-Newton" and model is None:
+            raise SettingError("matrix 'Gauss-Newton' needs the model as a function: model=")
+        self._given = loss, parameters, model
         self._at, unravel = ravel_pytree(parameters)
         self.size = int(self._at.size)
         if not self.size:
@@ -45,24 +59,62 @@ class JaxModel:
         self.shares = [count / sum(counts) for count in counts]
         several = "es" * (len(counts) > 1)
         self.data = f"{sum(counts)} samples in {len(counts)} batch{several}"
+        self._chunk = None if chunk is None else check_count("chunk", chunk)
         self.precision = float(np.finfo(np.dtype(self._at.dtype)).eps)
         self.how = "forward over reverse"
 
         def value(flat: jax.Array, batch: Any) -> jax.Array:
-            return loss(unravel(flat), batch)
+            if model is None:
+                return jnp.asarray(loss(unravel(flat), batch))
+            return jnp.asarray(loss(model(unravel(flat), batch[0]), batch[1]))
 
-        shape = getattr(jax.eval_shape(value, self._at, self._batches[0]), "shape", None)
+        self._check(value)
+        gradient = jax.grad(value)
+        self._gradient: Product = jax.jit(gradient)
+        self._forward: Product = jax.jit(
+            lambda w, v, b: jax.jvp(lambda one: gradient(one, b), (w,), (v,))[1]
+        )
+        self._reverse: Product = jax.jit(jax.grad(lambda w, v, b: jnp.vdot(gradient(w, b), v)))
+
+        def gauss_newton(w: jax.Array, v: jax.Array, batch: Any) -> jax.Array:
+            assert model is not None
+            out, back = jax.vjp(lambda one: model(unravel(one), batch[0]), w)
+            along = jax.jvp(lambda one: model(unravel(one), batch[0]), (w,), (v,))[1]
+            found: jax.Array = back(
+                jax.jvp(jax.grad(lambda o: loss(o, batch[1])), (out,), (along,))[1]
+            )[0]
+            return found
+
+        if matrix == "Gauss-Newton":
+            self._forward = jax.jit(gauss_newton)
+
+    def _check(self, value: Function) -> None:
+        """That the first loss is one finite number, and the mean of those of its chunks."""
+        first = self._batches[0]
+        shape = getattr(jax.eval_shape(value, self._at, first), "shape", None)
         if shape != ():
             raise SettingError(
                 f"loss must return one number, got shape {shape}: take its mean over the samples"
             )
-        if not bool(jnp.isfinite(value(self._at, self._batches[0]))):
+        whole = float(value(self._at, first))
+        if not np.isfinite(whole):
             raise DataError("the loss of the first batch is not finite")
-        self._gradient = jax.jit(jax.grad(value))
-        self._forward = jax.jit(
-            lambda w, v, b: jax.jvp(lambda one: jax.grad(value)(one, b), (w,), (v,))[1]
-        )
-        self._reverse = jax.jit(jax.grad(lambda w, v, b: jnp.vdot(jax.grad(value)(w, b), v)))
+        mean = sum(share * float(value(self._at, one)) for share, one in chunks(first, self._chunk))
+        if abs(mean - whole) > 200.0 * self.precision * max(abs(whole), 1e-3):
+            raise SettingError(
+                f"chunk: the loss of a batch ({whole:.6g}) is not the mean of that of its chunks "
+                f"({mean:.6g}): normalisation over a batch and losses that sum do not allow chunks"
+            )
+
+    def block(self, name: str) -> JaxModel:
+        """The diagonal block of one entry of a dictionary of parameters."""
+        loss, tree, model = self._given
+
+        def within(call: Function) -> Function:
+            return lambda one, batch: call({**tree, name: one}, batch)
+
+        loss, model = (within(loss), None) if model is None else (loss, within(model))
+        return JaxModel(loss, tree[name], iter(self._batches), model, self.matrix, self._chunk)
 
     def gaussian(self, seed: int) -> jax.Array:
         """Drawn by NumPy, in double precision."""
@@ -93,24 +145,31 @@ class JaxModel:
     def parts(self, v: jax.Array) -> Iterator[jax.Array]:
         """H_B v of each batch."""
         for batch in self._batches:
-            if self.how == "forward over reverse":
-                try:
-                    found = self._forward(self._at, v, batch)
-                except TypeError:  # a custom derivative without a forward rule
-                    self.how = "reverse over reverse"
-            if self.how == "reverse over reverse":
-                found = self._reverse(self._at, v, batch)
-            yield found
+            pieces = chunks(batch, self._chunk)
+            yield sum((share * self._one(v, one) for share, one in pieces), jnp.zeros_like(v))
+
+    def _one(self, v: jax.Array, batch: Any) -> jax.Array:
+        if self.how == "forward over reverse":
+            try:
+                return self._forward(self._at, v, batch)
+            except TypeError:  # a custom derivative without a forward rule
+                if not self.another_way():
+                    raise
+        return self._reverse(self._at, v, batch)
 
     def another_way(self) -> bool:
         """Take the next way to products; False if there is none."""
-        last, self.how = self.how == "reverse over reverse", "reverse over reverse"
-        return not last
+        if self.matrix == "Gauss-Newton" or self.how == "reverse over reverse":
+            return False
+        self.how = "reverse over reverse"
+        return True
 
     def gradients(self) -> Iterator[jax.Array]:
         """The gradient of each batch, flat."""
         for batch in self._batches:
-            yield self._gradient(self._at, batch)
+            pieces = chunks(batch, self._chunk)
+            found = (share * self._gradient(self._at, one) for share, one in pieces)
+            yield sum(found, jnp.zeros_like(self._at))
 
 
 def as_batches(batches: Any) -> list[Any]:
@@ -136,3 +195,15 @@ def rows(batch: Any) -> int:
         if np.ndim(leaf) and len(leaf):
             return len(leaf)
     raise DataError("a batch holds no array with samples along its first axis")
+
+
+def chunks(batch: Any, most: int | None) -> Iterator[tuple[float, Any]]:
+    """Pieces of at most so many rows, each with its share of the batch."""
+    count = rows(batch)
+    for begin in range(0, count, most or count):
+        end = min(begin + (most or count), count)
+
+        def cut(leaf: Any, begin: int = begin, end: int = end) -> Any:
+            return leaf[begin:end] if np.ndim(leaf) and len(leaf) == count else leaf
+
+        yield (end - begin) / count, jax.tree_util.tree_map(cut, batch)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 
 import numpy as np
 
@@ -38,6 +38,15 @@ class Model(Operator, Protocol):
     def gradients(self) -> Iterator[Vector]:
         """The gradient of each batch."""
         ...
+
+
+class Stop(TypedDict, total=False):
+    """Where a measurement ends: the width asked for, its confidence, and products at most."""
+
+    tolerance: float
+    confidence: float
+    budget: int | None
+    seed: int
 
 
 def largest(

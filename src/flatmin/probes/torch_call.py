@@ -88,6 +88,21 @@ class TorchCall:
                 own.set_rng_state(before[1], *place)
 
 
+@contextmanager
+def held() -> Iterator[dict[int, int]]:
+    """Bytes of what is kept for a backward pass, by place in memory."""
+    found: dict[int, int] = {}
+
+    def keep(one: Tensor) -> Tensor:
+        if one.layout is torch.strided:
+            storage = one.untyped_storage()
+            found[storage.data_ptr()] = storage.nbytes()
+        return one
+
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda one: one):
+        yield found
+
+
 def choose(model: nn.Module, names: Sequence[str] | None) -> Values:
     """The parameters that are differentiated, by name."""
     known = dict(model.named_parameters())

@@ -9,14 +9,16 @@ that the model is in.
 - `batches` is a batch, a list of batches or a loader, which is gone through once.
 - `parameters` are names of `model.named_parameters()`; without them all that require a gradient.
 - `matrix` is "Hessian" or "Gauss-Newton".
-- `chunk` is the number of samples that are differentiated at a time: it bounds the memory.
+- `chunk` is the number of samples that are differentiated at a time; without it as many as take
+  the memory of a training step.
+- `stop` are `tolerance`, `confidence`, `budget` and `seed` of `sharpness`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 from torch import nn
 
@@ -24,10 +26,13 @@ from flatmin.core.errors import SettingError
 from flatmin.probes import density as densities
 from flatmin.probes import measure
 from flatmin.probes.density import Density
+from flatmin.probes.measure import Stop
 from flatmin.probes.record import Along, Probe, Spectrum, Trace
 from flatmin.probes.torch_call import Loss
 from flatmin.probes.torch_linear import linear_truth
 from flatmin.probes.torch_model import TorchModel
+
+Names = Sequence[str] | None
 
 
 def sharpness(
@@ -35,7 +40,7 @@ def sharpness(
     loss: Loss,
     batches: Any,
     *,
-    parameters: Sequence[str] | None = None,
+    parameters: Names = None,
     tolerance: float = 1e-2,
     confidence: float = 0.999,
     budget: int | None = None,
@@ -58,101 +63,56 @@ def sharpness(
 
 
 def spectrum(
-    model: nn.Module,
-    loss: Loss,
-    batches: Any,
-    k: int = 5,
-    *,
-    parameters: Sequence[str] | None = None,
-    tolerance: float = 1e-2,
-    confidence: float = 0.999,
-    budget: int | None = None,
-    seed: int = 0,
-    matrix: str = "Hessian",
-    chunk: int | None = None,
-) -> Spectrum:
+    model: nn.Module, loss: Loss, batches: Any, k: int = 5, *,
+    parameters: Names = None, matrix: str = "Hessian", chunk: int | None = None,
+    **stop: Unpack[Stop],
+) -> Spectrum:  # fmt: skip
     """The top k and the bottom k eigenvalues with their residuals."""
-    operator = TorchModel(model, loss, batches, parameters, matrix, chunk)
-    return measure.ends(
-        operator, k, tolerance=tolerance, confidence=confidence, budget=budget, seed=seed
-    )
+    return measure.ends(TorchModel(model, loss, batches, parameters, matrix, chunk), k, **stop)
 
 
 def density(
-    model: nn.Module,
-    loss: Loss,
-    batches: Any,
-    *,
-    parameters: Sequence[str] | None = None,
-    vectors: int = 8,
-    steps: int = 50,
-    seed: int = 0,
-    matrix: str = "Hessian",
-    chunk: int | None = None,
-) -> Density:
+    model: nn.Module, loss: Loss, batches: Any, *,
+    parameters: Names = None, matrix: str = "Hessian", chunk: int | None = None,
+    vectors: int = 8, steps: int = 50, seed: int = 0,
+) -> Density:  # fmt: skip
     """The density of eigenvalues, with its error; it has a `plot`."""
     operator = TorchModel(model, loss, batches, parameters, matrix, chunk)
     return densities.density(operator, vectors=vectors, steps=steps, seed=seed)
 
 
 def trace(
-    model: nn.Module,
-    loss: Loss,
-    batches: Any,
-    *,
-    parameters: Sequence[str] | None = None,
-    vectors: int = 30,
-    seed: int = 0,
-    matrix: str = "Hessian",
-    chunk: int | None = None,
-) -> Trace:
+    model: nn.Module, loss: Loss, batches: Any, *,
+    parameters: Names = None, matrix: str = "Hessian", chunk: int | None = None,
+    vectors: int = 30, seed: int = 0,
+) -> Trace:  # fmt: skip
     """The trace with its standard error, a product a random vector."""
     operator = TorchModel(model, loss, batches, parameters, matrix, chunk)
     return densities.trace(operator, vectors=vectors, seed=seed)
 
 
 def along(
-    model: nn.Module,
-    loss: Loss,
-    batches: Any,
-    direction: Any = "gradient",
-    *,
-    parameters: Sequence[str] | None = None,
-    matrix: str = "Hessian",
-    chunk: int | None = None,
-) -> Along:
+    model: nn.Module, loss: Loss, batches: Any, direction: Any = "gradient", *,
+    parameters: Names = None, matrix: str = "Hessian", chunk: int | None = None,
+) -> Along:  # fmt: skip
     """Slope and curvature along a direction: flat, a tensor a parameter, or "gradient"."""
     return measure.along(TorchModel(model, loss, batches, parameters, matrix, chunk), direction)
 
 
 def per_layer(
-    model: nn.Module,
-    loss: Loss,
-    batches: Any,
-    *,
-    tolerance: float = 1e-2,
-    confidence: float = 0.999,
-    budget: int | None = None,
-    seed: int = 0,
-    matrix: str = "Hessian",
-    chunk: int | None = None,
-) -> dict[str, Probe]:
+    model: nn.Module, loss: Loss, batches: Any, *,
+    matrix: str = "Hessian", chunk: int | None = None, **stop: Unpack[Stop],
+) -> dict[str, Probe]:  # fmt: skip
     """The largest eigenvalue of each diagonal block, by the name of the module that owns it."""
-    kept = TorchModel(model, loss, batches, None, matrix, chunk).batches
-    found = {}
-    for name, module in model.named_modules():
-        own = [
-            f"{name}.{one}".lstrip(".")
-            for one, value in module.named_parameters(recurse=False)
-            if value.requires_grad
-        ]
-        # Parameters that modules share belong to the first.
-        own = [one for one in own if one in dict(model.named_parameters())]
-        if own:
-            operator = TorchModel(model, loss, iter(kept), own, matrix, chunk)
-            found[name] = measure.largest(
-                operator, tolerance=tolerance, confidence=confidence, budget=budget, seed=seed
-            )
-    if not found:
+    known = {name for name, one in model.named_parameters() if one.requires_grad}
+    if not known:
         raise SettingError("no module of the model has parameters that require a gradient")
-    return found
+    owned: dict[str, list[str]] = {}
+    for name in dict(model.named_parameters()):  # what modules share belongs to the first
+        if name in known:
+            owned.setdefault(name.rpartition(".")[0], []).append(name)
+    kept = TorchModel(model, loss, batches, None, matrix, chunk).batches
+    return {
+        owner: measure.largest(TorchModel(model, loss, iter(kept), names, matrix, chunk), **stop)
+        for owner, names in owned.items()
+    }

@@ -49,7 +49,7 @@ class Gauge:
 
 
 def gauge_of(optimizer: Any, parameters: list[Tensor]) -> Gauge | None:
-    """The gauge for these parameters; None while the optimiser has no state yet."""
+    """The gauge for these parameters; None while the optimiser has no state, or the rate is 0."""
     kind = type(optimizer).__name__
     if kind not in _RULES:
         known = ", ".join(_RULES)
@@ -61,7 +61,7 @@ def gauge_of(optimizer: Any, parameters: list[Tensor]) -> Gauge | None:
         for one in group["params"]:
             found[id(one)] = _RULES[kind](group, optimizer.state.get(one, {}), one)
     rules = [rule for one in parameters if (rule := found[id(one)]) is not None]
-    if len(rules) < len(parameters):
+    if len(rules) < len(parameters) or not all(bool((rule.scale > 0.0).all()) for rule in rules):
         return None
     if len({rule.reach for rule in rules}) > 1:
         raise SettingError("optimizer: its groups have different momenta; no common edge is known")

@@ -22,7 +22,7 @@ from flatmin.probes.scaled import Scaled
 from flatmin.probes.torch_call import Loss
 from flatmin.probes.torch_gauges import Gauge, gauge_of
 from flatmin.probes.torch_model import TorchModel
-from flatmin.probes.watch import Check, Watch, tell
+from flatmin.probes.watch import Check, LivePicture, Watch, tell
 
 FULL_EVERY = 8
 CARE = 1.2  # products may take longer than in the last check
@@ -36,7 +36,8 @@ class Monitor(Watch):
       check waits until it can be afforded. None: a check at every call;
     - batches: what the loss is measured on. Several batches mean that each step sees one of them:
       plain SGD is then gauged by batch sharpness (`small_batches` says otherwise);
-    - writer: anything with TensorBoard's `add_scalar`; line: whether to print a line a check.
+    - writer: anything with TensorBoard's `add_scalar`; line: whether to print a line a check;
+      live: whether to draw in a notebook, within the budget.
     """
 
     def __init__(
@@ -54,11 +55,13 @@ class Monitor(Watch):
         most_products: int = 100,
         writer: Any = None,
         line: bool = False,
+        live: bool = False,
     ) -> None:
         super().__init__(checks=[])
         if budget is not None and not 0.0 < budget <= 1.0:
             raise SettingError(f"budget must be a share between 0 and 1, got {budget!r}")
         self._budget, self._line, self._writer = budget, line, writer
+        self._picture = LivePicture() if live else None
         self._tolerance = check_positive("tolerance", tolerance)
         self._confidence, self._most = confidence, check_count("most_products", most_products)
         own = {id(one) for group in optimizer.param_groups for one in group["params"]}
@@ -87,7 +90,7 @@ class Monitor(Watch):
 
     @property
     def share(self) -> float:
-        """The share of all time since the first call that checks took."""
+        """The share of all time since the first call that calls took."""
         total = time.perf_counter() - self._begun
         return self.spent / total if total else 0.0
 
@@ -97,18 +100,28 @@ class Monitor(Watch):
         if self._steps == 0:
             self._begun = begun
         self._steps += 1
+        full, check = self._full, None
         if self._budget is not None:
             left = self._budget * (begun - self._begun) - self.spent
             self._allowed = min(self._most, int(left / (CARE * self._pace or 1e-9)))
-            if self._allowed < self._wanted[self._full]:
-                return None
-        full = self._full
-        check = self.check()
+        if self._budget is None or self._allowed >= self._wanted[full]:
+            check = self.check()
         cost = time.perf_counter() - begun
         self.spent += cost
         if check is not None:
             self._pace, self._wanted[full] = cost / check.products, check.products
+            self._draw()
         return check
+
+    def _draw(self) -> None:
+        """The live picture, if one as costly as the last can be afforded."""
+        begun = time.perf_counter()
+        left = math.inf
+        if self._budget is not None:
+            left = self._budget * (begun - self._begun) - self.spent
+        if self._picture is not None and left >= self._picture.seconds:
+            self._picture.draw(self)
+            self.spent += time.perf_counter() - begun
 
     @property
     def _full(self) -> bool:
@@ -126,7 +139,7 @@ class Monitor(Watch):
         if self._writer is not None:
             tell(found, self._writer)
         if self._line:
-            print(f"\r{found}", end="", file=sys.stderr, flush=True)
+            print(f"\r{found}\x1b[K", end="", file=sys.stderr, flush=True)
         return found
 
     def _eigenvalue(self, gauge: Gauge) -> Check:

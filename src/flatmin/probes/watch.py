@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import asdict, dataclass
+from importlib import import_module
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from flatmin.core.errors import SettingError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -91,3 +96,28 @@ def tell(check: Check, writer: Any) -> None:
     """Scalars for TensorBoard, or anything with its `add_scalar`."""
     for name in ("headroom", "measured", "edge", "largest_rate"):
         writer.add_scalar(f"flatmin/{name}", getattr(check, name), check.step)
+
+
+class LivePicture:
+    """The plot of a watch in a notebook, in one place; `seconds` is what the last one took."""
+
+    def __init__(self) -> None:
+        try:
+            self._shows: Any = import_module("IPython.display")
+        except ImportError:
+            raise SettingError(
+                "live: pictures are drawn in notebooks; IPython is missing"
+            ) from None
+        self._place: Any = None
+        self.seconds = 0.0
+
+    def draw(self, watch: Watch) -> None:
+        """In the place of the picture before."""
+        begun, file = time.perf_counter(), BytesIO()
+        watch.plot().savefig(file, format="png")
+        image = self._shows.Image(file.getvalue())
+        if self._place is None:
+            self._place = self._shows.display(image, display_id=True)
+        else:
+            self._place.update(image)
+        self.seconds = time.perf_counter() - begun

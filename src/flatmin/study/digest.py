@@ -23,6 +23,14 @@ pc: Any = pyarrow.compute
 ROWS, COLUMNS = b"flatmin_rows", b"flatmin_digests"
 
 
+def known(kind: Any) -> bool:
+    """Whether a type is one of those that tables of studies have."""
+    if pa.types.is_list(kind):
+        return bool(pa.types.is_float64(kind.value_type))
+    tests = (pa.types.is_int64, pa.types.is_float64, pa.types.is_string, pa.types.is_boolean)
+    return any(test(kind) for test in tests)
+
+
 def marks(table: Any) -> dict[str, str]:
     """What a file's metadata says of its content."""
     digests = {name: digest(table[name]) for name in table.column_names}
@@ -74,6 +82,8 @@ def difference(table: Any, metadata: Mapping[bytes, bytes], part: bool) -> str |
     if not part and (lost := set(digests) - names):
         return f"lacks its column {min(lost)!r}"
     for name in table.column_names:
+        if not known(table.schema.field(name).type):
+            return f"has a column {name!r} of a type that is never written"
         if digest(table[name]) != digests[name]:
             return f"has other values in its column {name!r} than were written"
     return None

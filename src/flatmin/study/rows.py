@@ -16,8 +16,7 @@ from flatmin.curvature import sharpness
 from flatmin.curvature.linear import backward
 from flatmin.curvature.nonlinear import NonlinearHessian
 from flatmin.curvature.sharpness import in_lanes
-from flatmin.data.regression import Regression
-from flatmin.data.samples import Samples
+from flatmin.data.samples import Problem
 from flatmin.dynamics.edge import midway, swinging
 from flatmin.dynamics.endings import State
 from flatmin.dynamics.measures import alignment, rank_one_defect, spectral_norm
@@ -116,9 +115,7 @@ def _spread(values: Float, chosen: Yes) -> Float:
     return full
 
 
-def _sharpness(
-    name: str, problem: Regression | Samples, ensemble: Ensemble, chosen: Yes
-) -> dict[str, Any]:
+def _sharpness(name: str, problem: Problem, ensemble: Ensemble, chosen: Yes) -> dict[str, Any]:
     """Value, residual and convergence of the chosen runs; null elsewhere."""
     found = [
         sharpness(problem, part, tolerance=SHARPNESS_TOLERANCE) for part in _parts(ensemble[chosen])
@@ -135,7 +132,7 @@ def _sharpness(
 
 
 def _edge_share(
-    problem: Regression | Samples, outcome: Outcome, rates: Float, method: Method, final: Any
+    problem: Problem, outcome: Outcome, rates: Float, method: Method, final: Any
 ) -> Float:
     """S over the edge, of runs that still move midway to their next weights; NaN for flow."""
     value = np.array(final.to_pylist(), dtype=float)

@@ -139,7 +139,7 @@ else:
     Method = create_model(
         "Method",
         __base__=_Method,
-        **{name: (Annotated[float, number(check)] | None, None) for name, check in OWN.items()},
+        **{name: (Annotated[float, number(one.check)] | None, None) for name, one in OWN.items()},
     )
 
 

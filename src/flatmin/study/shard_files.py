@@ -20,9 +20,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from flatmin.core.errors import DataError
+from flatmin.core.memory import check_memory
 from flatmin.dynamics.edge import EDGE_SHARE
 from flatmin.study import digest
 from flatmin.study.older import conformed, upgraded
+from flatmin.study.schema import ROWS_SCHEMA, TRACES_SCHEMA, VERSION
 
 if TYPE_CHECKING:
     from flatmin.study.execute import ShardResult
@@ -31,7 +33,9 @@ RUNS, TRACES = "runs", "traces"  # the kinds of files, and the folders that they
 EDGE = "edge of stability"
 _NAME = re.compile(r"shard-([0-9a-zA-Z_-]+)\.parquet")
 LEARNED = "learned"
+_SCHEMAS = {RUNS: ROWS_SCHEMA, TRACES: TRACES_SCHEMA}
 _WITHOUT_DIGESTS = (b"1", b"2")  # versions of the tables
+_VERSIONS = (*_WITHOUT_DIGESTS, VERSION.encode())
 # What states are counted from.
 COUNTED = ("state", "learned", "edge_share", "sharpness", "edge")
 
@@ -95,15 +99,23 @@ def shard_id(path: Path) -> str | None:
 def fault(path: Path, study_hash: str) -> str | None:
     """What is wrong with a shard's file as far as its end tells, if anything."""
     try:
-        metadata = _metadata(path)
-    except (pa.ArrowException, OSError, ValueError):
-        return "is truncated or damaged"
+        end = _end(path)
+    except _Damaged as damage:
+        return str(damage)
+    metadata = end.marks
     if metadata.get(b"flatmin_study") != study_hash.encode():
         return "belongs to another study"
     if metadata.get(b"flatmin_shard") != (shard_id(path) or "").encode():
         return "belongs to another shard"
     kind = metadata.get(b"flatmin_kind", path.parent.name.encode()).decode(errors="replace")
-    return None if kind == path.parent.name else f"holds {kind}, not {path.parent.name}"
+    if kind != path.parent.name:
+        return f"holds {kind[:20]}, not {path.parent.name}"
+    if metadata.get(b"flatmin_schema_version") not in _VERSIONS:
+        return "is written in a way that this version of flatmin does not know"
+    written = metadata.get(digest.ROWS, b"%d" % end.rows)
+    if written != b"%d" % end.rows:
+        return f"has {end.rows} rows where {written[:20].decode(errors='replace')} were written"
+    return None
 
 
 def deep_fault(path: Path, study_hash: str) -> str | None:
@@ -119,12 +131,12 @@ def deep_fault(path: Path, study_hash: str) -> str | None:
 
 def has_traces(path: Path) -> bool:
     """Whether a shard with these rows has traces too."""
-    return _metadata(path).get(b"flatmin_traces") == b"yes"
+    return _end(path).marks.get(b"flatmin_traces") == b"yes"
 
 
 def row_count(path: Path) -> int:
     """Rows of a file, from its end."""
-    return int(pq.read_metadata(path).num_rows)
+    return _end(path).rows
 
 
 def read(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
@@ -143,28 +155,65 @@ class _Damaged(Exception):
 
 def _checked(path: Path, columns: Sequence[str] | None) -> pa.Table:
     """The table of a file, or of some columns of it, checked against its own digests."""
+    end = _end(path)
+    known = end.names if columns is None else [name for name in end.names if name in columns]
+    if len(set(known)) < len(known):
+        raise _Damaged("has two columns of one name")
     try:
-        metadata = _metadata(path)
-        known = None
-        if columns is not None:
-            known = [name for name in pq.read_schema(path).names if name in columns]
-        table = pq.read_table(path, columns=known, page_checksum_verification=True)
+        check_memory("its table", 8.0 * end.rows * len(known))
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            table = file.read(columns=known)
     except (pa.ArrowException, OSError, ValueError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise _Damaged(f"cannot be read ({reason})") from None
-    older = metadata.get(b"flatmin_schema_version") in _WITHOUT_DIGESTS
-    if older and digest.COLUMNS not in metadata:
-        return table
-    if wrong := digest.difference(table, metadata, part=columns is not None):
+        raise _Damaged(f"cannot be read ({_first_line(error)})") from None
+    older = end.marks.get(b"flatmin_schema_version") in _WITHOUT_DIGESTS
+    older = older and digest.COLUMNS not in end.marks
+    wrong = None if older else digest.difference(table, end.marks, part=columns is not None)
+    if wrong := wrong or _misfit(table, path.parent.name, older or columns is not None):
         raise _Damaged(wrong)
     return table
 
 
-def _metadata(path: Path) -> dict[bytes, bytes]:
-    """A file's own metadata; anything but a plain file could make a reader wait for ever."""
-    if not stat.S_ISREG(path.stat().st_mode):
-        raise OSError("not a plain file")
-    return dict(pq.read_schema(path).metadata or {})
+def _misfit(table: pa.Table, kind: str, part: bool) -> str | None:
+    """What keeps a table from being one of runs or of traces, whatever its digests say."""
+    schema = _SCHEMAS.get(kind, ROWS_SCHEMA)
+    if not part and (lost := set(schema.names) - set(table.column_names)):
+        return f"lacks its column {min(lost)!r}"
+    for field in table.schema:
+        at = schema.get_field_index(field.name)
+        fits = digest.known(field.type) if at < 0 else schema.field(at).type.equals(field.type)
+        if not fits:
+            return f"has a column {field.name!r} of another type"
+    for name in ("run", "state"):
+        if name in table.column_names and table[name].null_count:
+            return f"has no {name} in some rows"
+    return None
+
+
+@dataclass(frozen=True)
+class _End:
+    """What stands at the end of a file."""
+
+    marks: dict[bytes, bytes]
+    rows: int
+    names: list[str]
+
+
+def _end(path: Path) -> _End:
+    """The end of a file; anything but a plain file could lead elsewhere or never end."""
+    try:
+        if not stat.S_ISREG(path.lstat().st_mode):
+            raise _Damaged("is not a plain file")
+        with pq.ParquetFile(path) as file:
+            schema = file.schema_arrow
+            return _End(dict(schema.metadata or {}), int(file.metadata.num_rows), schema.names)
+    except FileNotFoundError:
+        raise _Damaged("is missing") from None
+    except (pa.ArrowException, OSError, ValueError):
+        raise _Damaged("is truncated or damaged") from None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def gather(paths: list[Path], schema: pa.Schema) -> pa.Table:

@@ -315,7 +315,7 @@ depth = 10          # number of layers; a list under [grid] varies it
 name = "gaussian"   # residual, zero-layer, balanced, flattest, minimiser
 
 [method]
-name = "descent"    # or "flow", "heavy-ball", "nesterov"
+name = "descent"    # or {others}
 
 [grid]              # every combination of these is run
 scale = { linspace = [0.25, 0.6, 8] }
@@ -328,4 +328,4 @@ repetitions = [1000, 1500, 2000]
 # [record]          # a trace of every run
 # every = 50
 # quantities = ["excess_risk", "distance", "sharpness"]
-"""
+""".replace("{others}", ", ".join(f'"{name}"' for name in list(METHODS)[1:]))

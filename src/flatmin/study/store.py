@@ -16,8 +16,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import count
@@ -25,13 +26,14 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from flatmin.core.errors import DataError, SettingError
-from flatmin.core.files import make_directory, writing
+from flatmin.core.files import make_directory, remove, telling, writing
 from flatmin.dynamics.endings import LEARNED_AT
 from flatmin.study import shard_files
 from flatmin.study.schema import ROWS_SCHEMA, TRACES_SCHEMA
-from flatmin.study.shard_files import Packed, shard_id, shard_path
+from flatmin.study.shard_files import RUNS, TRACES, Packed, shard_id, shard_path
 from flatmin.study.versions import difference, versions
 
 Note = Callable[[str], None]
@@ -65,7 +67,7 @@ def lock(directory: Path) -> Iterator[None]:
     path = directory / _LOCK
     handle = -1
     try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         if handle >= 0:
@@ -91,13 +93,16 @@ class Store:
         self.study_text: str = record["study"]
         self.study_hash: str = record["sha256"]
         self.total_runs: int | None = record.get("runs")
-        self._runs, self._traces = directory / "runs", directory / "traces"
+        self._runs, self._traces = directory / RUNS, directory / TRACES
         self._failures = directory / "failures"
+        for folder in (self._runs, self._traces, self._failures):
+            if folder.is_symlink():
+                raise DataError(f"{str(folder)!r} is a link: a study keeps its own files")
 
     @classmethod
     def open(cls, directory: Path) -> Store:
         """A study that has been begun, for reading."""
-        if not (directory / _RECORD).is_file():
+        if not os.path.lexists(directory / _RECORD):
             raise DataError(f"{str(directory)!r} holds no study: there is no {_RECORD} in it")
         return cls(directory)
 
@@ -115,7 +120,7 @@ class Store:
         `note` is called with one line about anything that is odd or was repaired.
         """
         say = note or (lambda line: None)
-        if (directory / _RECORD).exists():
+        if os.path.lexists(directory / _RECORD):
             _check_same(directory, study_text, say)
         else:
             _write(directory / _SPEC, spec_toml.encode())
@@ -132,7 +137,7 @@ class Store:
         """Remove what killed processes left half written, and put damaged shards aside."""
         for folder in (self.directory, self._runs, self._traces, self._failures):
             for leftover in folder.glob(".*.part.*"):
-                leftover.unlink(missing_ok=True)
+                remove(leftover)
         for folder in (self._runs, self._traces):
             for path in sorted(folder.glob("[!.]*")):
                 if shard_id(path) is None:
@@ -147,11 +152,19 @@ class Store:
         method = json.loads(self.study_text).get("method", {})
         return float(method.get("learned_at", LEARNED_AT))
 
-    def missing(self) -> int | None:
-        """Runs of the study that no whole shard holds; None where the total is not recorded."""
+    def missing(self, faults: Container[str] = ()) -> int | None:
+        """Runs of the study that no whole shard holds; None where the total is not recorded.
+
+        `faults` are files that do not count, as they are named there.
+        """
         if self.total_runs is None:
             return None
-        return self.total_runs - sum(shard_files.row_count(path) for path in self._run_files())
+        there = [
+            shard_files.row_count(path)
+            for path in self._run_files()
+            if not any(f"{kind}/{path.name}" in faults for kind in (RUNS, TRACES))
+        ]
+        return max(0, self.total_runs - sum(there))
 
     def faults(self) -> dict[str, str]:
         """What is wrong with files in the study's folders, each read as a whole."""
@@ -215,7 +228,10 @@ class Store:
     def read_rows(self) -> pa.Table:
         """All finished runs in the order of the plan."""
         self._refuse_damage()
-        return shard_files.gather(self._run_files(), ROWS_SCHEMA)
+        table = shard_files.gather(self._run_files(), ROWS_SCHEMA)
+        if pc.count_distinct(table["run"]).as_py() != len(table):
+            raise DataError(f"{str(self._runs)!r} holds a run twice: it is not as it was written")
+        return table
 
     def read_traces(self) -> pa.Table:
         """All records of finished runs in the order of the plan."""
@@ -246,12 +262,13 @@ def _write(path: Path, content: bytes) -> None:
 def _put_aside(path: Path) -> Path:
     """Rename to a hidden name, which tools that read the whole folder skip."""
     names = (path.with_name(f".{path.name}.{number}.broken") for number in count(1))
-    return path.rename(next(aside for aside in names if not aside.exists()))
+    with telling(f"{str(path)!r} cannot be put aside"):
+        return path.rename(next(aside for aside in names if not os.path.lexists(aside)))
 
 
 def _refuse_other_folders(directory: Path) -> None:
     """A folder that is neither empty nor a study is left alone."""
-    if (directory / _RECORD).exists():
+    if os.path.lexists(directory / _RECORD):
         return
     try:
         names = sorted(path.name for path in directory.iterdir())
@@ -268,15 +285,18 @@ def _refuse_other_folders(directory: Path) -> None:
 def _read_record(directory: Path) -> dict[str, Any]:
     path = directory / _RECORD
     try:
+        if not stat.S_ISREG(path.lstat().st_mode):
+            raise ValueError
         record = json.loads(path.read_text())
+        study = json.loads(record["study"])
         if (
             record["sha256"] == hash_of(record["study"])
             and isinstance(record["versions"], dict)
             and isinstance(record.get("runs"), int | None)
-            and isinstance(json.loads(record["study"]), dict)
+            and float(study.get("method", {}).get("learned_at", LEARNED_AT)) > 0
         ):
             return dict(record)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         pass
     raise DataError(f"{str(path)!r} is damaged or not flatmin's: restore it, or give a new folder")
 

@@ -306,7 +306,7 @@ def flat_frame(rows: Any) -> pd.DataFrame:
     table: pd.DataFrame = rows.to_pandas()
     for name in [field.name for field in rows.schema if hasattr(field.type, "value_type")]:
         lists = table.pop(name)
-        length = int(lists.map(lambda one: 0 if one is None else len(one)).max() or 0)
+        length = max((len(one) for one in lists if one is not None), default=0)
         padded = np.full((len(table), length), np.nan)
         for place, one in enumerate(lists):
             if one is not None:

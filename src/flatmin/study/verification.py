@@ -45,9 +45,10 @@ class Verification(Shown):
 def verify_study(directory: str | Path) -> Verification:
     """Read every shard of a study and compare it with its own digests."""
     store = Store.open(Path(directory))
+    faults = store.faults()
     return Verification(
         directory=store.directory,
         shards=len(store.finished()),
-        faults=store.faults(),
-        missing=store.missing(),
+        faults=faults,
+        missing=store.missing(faults),
     )

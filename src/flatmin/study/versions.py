@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import version
 
 import flatmin
-from flatmin.lanes.compiling import cache_directory
+from flatmin.lanes.compiling import kernels_version
 
 _LIBRARIES = ("numpy", "scipy", "numba", "pyarrow")
 
@@ -16,7 +16,7 @@ def versions() -> dict[str, str]:
     >>> sorted(versions())
     ['flatmin', 'kernels', 'numba', 'numpy', 'pyarrow', 'scipy']
     """
-    own = {"flatmin": flatmin.__version__, "kernels": cache_directory().name}
+    own = {"flatmin": flatmin.__version__, "kernels": kernels_version()}
     return own | {name: version(name) for name in _LIBRARIES}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from flatmin.core.checks import check_depth, check_positive
+from flatmin.core.checks import check_depth, check_positive, number_in, number_of
 from flatmin.core.errors import SettingError
 from flatmin.core.pages import Listing, Page, Remarks, number
 from flatmin.core.shown import Shown
@@ -203,11 +203,11 @@ def check_rate(rate: object) -> tuple[float, bool]:
     ((0.1, False), (1.0, True), (0.5, True))
     """
     factor, multiple, rest = str(rate).partition("critical")
-    try:
-        value = float(factor or "1") if multiple and not rest else float(rate)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        value = 0.0
-    if not 0.0 < value < float("inf"):
+    if isinstance(rate, str):
+        value = number_in((factor or "1") if multiple and not rest else rate)
+    else:
+        value = number_of(rate)
+    if value is None or not 0.0 < value < float("inf"):
         raise SettingError(
             "learning_rate must be a positive number, or a multiple of the critical one such as "
             f"0.5critical, got {rate!r}"
@@ -225,7 +225,7 @@ def resolve_rate(
     """A learning rate as a number; see `check_rate`.
 
     The critical rate is the one at which a method's edge is S_min: `reach`/S_min, where `reach` is
-    2 without momentum.
+    that of its rule: 2 of gradient descent.
     """
     value, multiple = check_rate(rate)
     if not multiple:

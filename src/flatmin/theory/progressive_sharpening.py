@@ -86,7 +86,7 @@ def balanced_sharpness(regression: Regression, depth: int, w: Float) -> tuple[Fl
     rho = np.where(there, rho, 1.0)[:, None]
     v = np.where(there[:, None], w, 1.0) / rho
     h = 2.0 * sigma @ regression.w_star
-    sigma_v = v @ sigma
+    sigma_v = _each(sigma, v)
     g = 2.0 * rho * sigma_v - h
     k = np.empty((len(w), size + 1, size + 1))
     k[:, :size, :size] = 2.0 * rho[:, :, None] * sigma
@@ -95,8 +95,8 @@ def balanced_sharpness(regression: Regression, depth: int, w: Float) -> tuple[Fl
     k[:, size, size] = (2.0 * (depth - 1) * rho * bend + (depth - 2) * along)[:, 0]
     values, vectors = np.linalg.eigh(k)
     top, y, alpha = values[:, -1:], vectors[:, :size, -1], vectors[:, size:, -1]
-    taken = 2.0 * root * alpha * (y @ h)[:, None] + (depth - 2) * alpha**2 * (v @ h)[:, None]
-    turn = 8.0 * root * alpha * rho * (y @ sigma)
+    taken = 2.0 * root * alpha * _dot(y, h) + (depth - 2) * alpha**2 * _dot(v, h)
+    turn = 8.0 * root * alpha * rho * _each(sigma, y)
     turn = turn + alpha**2 * ((8 * depth - 12) * rho * sigma_v - (depth - 2) * h)
     across = g - along * v
     rate = -depth * along * ((2.0 - 2.0 / depth) * top + taken) - _dot(turn, across)
@@ -132,3 +132,8 @@ def small_start_cosine(depth: int) -> float:
 
 def _dot(x: Float, y: Float) -> Float:
     return np.asarray(np.sum(x * y, axis=1, keepdims=True))
+
+
+def _each(matrix: Float, rows: Float) -> Float:
+    """The matrix times every row by itself: a product of them all has bits that depend on all."""
+    return np.asarray((matrix @ rows[:, :, None])[:, :, 0])

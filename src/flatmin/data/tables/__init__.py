@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,11 +20,13 @@ from flatmin.data.tables.arrays import array_table, numbers
 from flatmin.data.tables.frame import frame_table
 from flatmin.data.tables.npz import named_arrays_table, npz_table
 from flatmin.data.tables.parquet import parquet_table
+from flatmin.data.tables.source import place_of
 from flatmin.data.tables.table import PathLike, Reading, Table
 from flatmin.data.tables.text import text_table
 
 Source = PathLike | Mapping[str, npt.ArrayLike] | npt.ArrayLike
-SUFFIXES = (".csv", ".tsv", ".tab", ".parquet", ".pq", ".npz")
+PACKED = (".csv", ".tsv", ".tab")
+SUFFIXES = (*PACKED, ".parquet", ".pq", ".npz")
 
 
 def table_of(source: Any, reading: Reading) -> Table:
@@ -79,25 +80,15 @@ def _plain(values: Any) -> Any:
 
 
 def open_table(path: PathLike, reading: Reading) -> Table:
-    """The table in a file, by its suffix; only the chosen columns are converted to numbers."""
-    file = Path(path)
-    kind = file.suffix.lower()
-    try:
-        if file.is_dir():
-            raise DataError(f"{file}: is a folder; expected a file")
-        if kind not in SUFFIXES:
-            raise DataError(
-                f"{file}: unsupported suffix {kind!r}; expected one of {', '.join(SUFFIXES)}"
-            )
-        with open(file, "rb") as stream:
-            if not stream.read(1):
-                raise DataError(f"{file}: the file is empty")
-    except FileNotFoundError:
-        raise DataError(f"{file}: no such file") from None
-    except OSError as error:
-        raise DataError(f"{file}: cannot be read ({error.strerror or error})") from None
-    if kind == ".npz":
-        return npz_table(file, reading)
-    if kind in (".parquet", ".pq"):
-        return parquet_table(file, reading)
-    return text_table(file, "," if kind == ".csv" else "\t", reading)
+    """The table in a file, by its suffix, or in standard input (`-`); only the chosen columns are
+    converted to numbers."""
+    place = place_of(path)
+    if (place.packed and place.kind not in PACKED) or place.kind not in SUFFIXES:
+        kind = f"{place.kind}.gz" if place.packed else place.kind
+        known = ", ".join((*SUFFIXES, *(f"{one}.gz" for one in PACKED)))
+        raise DataError(f"{place.name}: unsupported suffix {kind!r}; expected one of {known}")
+    if place.kind == ".npz":
+        return npz_table(place, reading)
+    if place.kind in (".parquet", ".pq"):
+        return parquet_table(place, reading)
+    return text_table(place, "," if place.kind == ".csv" else "\t", reading)

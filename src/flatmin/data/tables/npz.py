@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
 import zipfile
-import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from flatmin.core.arrays import Float
-from flatmin.core.errors import DataError
+from flatmin.core.errors import DataError, FlatminError
+from flatmin.core.memory import check_memory
+from flatmin.data.tables.source import Place
 from flatmin.data.tables.table import (
     ROWS,
     TEXT_HINT,
@@ -25,9 +27,9 @@ from flatmin.data.tables.table import (
 )
 
 
-def npz_table(path: Path, reading: Reading) -> Table:
+def npz_table(place: Place, reading: Reading) -> Table:
     """The table in an NPZ archive."""
-    return named_arrays_table(str(path), _load_npz(path), reading)
+    return named_arrays_table(place.name, _load_npz(place), reading)
 
 
 def named_arrays_table(
@@ -67,19 +69,27 @@ def named_arrays_table(
     return checked(source, choice, blocks)
 
 
-def _load_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
-    broken = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error)
-    name = None
+def _load_npz(place: Place) -> dict[str, npt.NDArray[Any]]:
+    """The arrays; whatever a damaged archive makes the libraries raise is said in one line."""
+    path, name = place.name, None
     try:
-        if not zipfile.is_zipfile(path):
-            raise DataError(f"{path}: not a readable NPZ archive")
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {}
-            for name in archive.files:
-                arrays[name] = np.asarray(archive[name])
-            return arrays
-    except DataError:
+        with place.open() as stream, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # such as a header of Python 2
+            if not zipfile.is_zipfile(stream):
+                raise DataError(f"{path}: not a readable NPZ archive")
+            stream.seek(0)
+            with np.load(stream, allow_pickle=False) as archive:
+                for name, times in Counter(archive.files).items():
+                    if times > 1:
+                        raise DataError(f"{path}: the array {name!r} occurs {times} times")
+                sizes = [one.file_size for one in archive.zip.infolist()]
+                check_memory(f"{path}: its arrays", sum(sizes))
+                arrays = {}
+                for name in archive.files:
+                    arrays[name] = np.asarray(archive[name])
+                return arrays
+    except FlatminError:
         raise
-    except broken as error:
+    except Exception as error:
         which = f"array {name!r} of the NPZ archive" if name else "the NPZ archive"
         raise DataError(f"{path}: {which} cannot be read ({one_line(error)})") from None

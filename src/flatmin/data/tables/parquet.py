@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from flatmin.core.arrays import Float
-from flatmin.core.errors import DataError
+from flatmin.core.errors import DataError, FlatminError
+from flatmin.data.tables.source import Place
 from flatmin.data.tables.table import (
     ROWS,
     TEXT_HINT,
@@ -21,15 +21,16 @@ from flatmin.data.tables.table import (
 )
 
 
-def parquet_table(path: Path, reading: Reading) -> Table:
+def parquet_table(place: Place, reading: Reading) -> Table:
     pa, pq = pyarrow_part("parquet")
+    path = place.name
     try:
-        file = pq.ParquetFile(path, buffer_size=1 << 18, pre_buffer=False)
-    except (pa.ArrowException, OSError) as error:
+        file = pq.ParquetFile(place.open(), buffer_size=1 << 18, pre_buffer=False)
+    except Exception as error:  # whatever a damaged file makes the library raise
         raise DataError(f"{path}: not a readable Parquet file ({one_line(error)})") from None
     schema = file.schema_arrow
     names = [name for name in schema.names if not re.fullmatch(r"__index_level_\d+__", name)]
-    choice = choose_columns(str(path), names, reading)
+    choice = choose_columns(path, names, reading)
     labels = choice.labels
     for name in choice.names:
         kind = schema.field(name).type
@@ -46,7 +47,9 @@ def parquet_table(path: Path, reading: Reading) -> Table:
         try:
             for batch in file.iter_batches(batch_size=ROWS, columns=order):
                 yield from_arrow(batch.select(order), order, labels)
-        except (pa.ArrowException, OSError) as error:
+        except FlatminError:
+            raise
+        except Exception as error:
             raise DataError(f"{path}: not a readable Parquet file ({one_line(error)})") from None
 
-    return checked(str(path), choice, blocks)
+    return checked(path, choice, blocks)

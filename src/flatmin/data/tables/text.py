@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from flatmin.core.arrays import Float
 from flatmin.core.errors import DataError
 from flatmin.data.tables.labels import MISSING
+from flatmin.data.tables.source import Place
 from flatmin.data.tables.table import (
     LARGEST,
     MISSING_HINT,
@@ -37,7 +38,7 @@ LOOK_AHEAD = 1000  # rows in which the first value of a column is looked for
 class _Text:
     """A text table: its header, where the rows begin, and which columns hold true or false."""
 
-    path: Path
+    place: Place
     delimiter: str
     names: tuple[str, ...]
     header_lines: int
@@ -47,14 +48,15 @@ class _Text:
     columns: tuple[int, ...]  # the places of the chosen ones
 
 
-def text_table(path: Path, delimiter: str, reading: Reading) -> Table:
-    text = _read_header(path, delimiter, reading)
-    return Table(str(path), text.choice, lambda: _text_blocks(text))
+def text_table(place: Place, delimiter: str, reading: Reading) -> Table:
+    text = _read_header(place, delimiter, reading)
+    return Table(place.name, text.choice, lambda: _text_blocks(text))
 
 
-def _read_header(path: Path, delimiter: str, reading: Reading) -> _Text:
-    with open(path, encoding="utf-8-sig", newline="") as stream:
-        reader = csv.reader(stream, delimiter=delimiter)
+def _read_header(place: Place, delimiter: str, reading: Reading) -> _Text:
+    path = place.name
+    with _text_of(place) as stream:
+        reader = csv.reader(place.lines(stream), delimiter=delimiter)
         rows = (row for row in reader if not _blank(row))
         try:
             names = tuple(name.strip() for name in next(rows, []))
@@ -83,10 +85,14 @@ def _read_header(path: Path, delimiter: str, reading: Reading) -> _Text:
         raise DataError(f"{path}: no rows below the header")
     logical = frozenset(j for j, cell in enumerate(values) if cell in TRUE + FALSE)
     width = 4 * max(sum(map(len, row)) + 3 * len(row) for row in (names, first))
-    choice = choose_columns(str(path), names, reading)
-    place = {name: j for j, name in enumerate(names)}
-    columns = tuple(place[name] for name in choice.names)
-    return _Text(path, delimiter, names, lines, logical, width, choice, columns)
+    choice = choose_columns(path, names, reading)
+    number = {name: j for j, name in enumerate(names)}
+    columns = tuple(number[name] for name in choice.names)
+    return _Text(place, delimiter, names, lines, logical, width, choice, columns)
+
+
+def _text_of(place: Place) -> io.TextIOWrapper:
+    return io.TextIOWrapper(place.open(), encoding="utf-8-sig", newline="")
 
 
 def _first_values(first: list[str] | None, rows: Iterator[list[str]]) -> list[str]:
@@ -113,7 +119,7 @@ def _text_blocks(text: _Text) -> Iterator[Float]:
             types[f"c{j}"] = pa.string()
     try:
         reader = pc.open_csv(
-            text.path,
+            text.place.open(),
             read_options=pc.ReadOptions(
                 block_size=min(max(1 << 18, 8 * text.width), 1 << 30),
                 column_names=[f"c{j}" for j in range(len(text.names))],
@@ -168,24 +174,24 @@ def _with_gaps(batch: Any, text: _Text) -> Any:
 
 def _explain(text: _Text, fallback: str) -> DataError:
     """The first thing wrong in a text table, found cell by cell; slow, run only on failure."""
-    line = 0
-    with open(text.path, encoding="utf-8-sig", newline="") as stream:
-        reader = csv.reader(stream, delimiter=text.delimiter)
+    line, path = 0, text.place.name
+    with _text_of(text.place) as stream:
+        reader = csv.reader(text.place.lines(stream), delimiter=text.delimiter)
         try:
             for row in reader:
                 begins, line = line + 1, reader.line_num
                 if line > text.header_lines and not _blank(row):
                     problem = _row_problem(text, row)
                     if problem:
-                        return DataError(f"{text.path}: line {begins}{problem}")
+                        return DataError(f"{path}: line {begins}{problem}")
         except UnicodeDecodeError as error:
             byte = error.object[error.start]
             return DataError(
-                f"{text.path}: after line {line}: not a text table (byte 0x{byte:02x} is not UTF-8)"
+                f"{path}: after line {line}: not a text table (byte 0x{byte:02x} is not UTF-8)"
             )
         except csv.Error as error:
-            return DataError(f"{text.path}: line {line + 1}: not a text table ({error})")
-    return DataError(f"{text.path}: cannot be read ({fallback})")
+            return DataError(f"{path}: line {line + 1}: not a text table ({error})")
+    return DataError(f"{path}: cannot be read ({fallback})")
 
 
 def _row_problem(text: _Text, row: Sequence[str]) -> str | None:

@@ -39,6 +39,27 @@ export function offer(offered) {
   fill("init", offered.initialisations.map((/** @type {string} */ name) => [name, name]));
   fill("activation", offered.activations.map((/** @type {string} */ name) => [name, name]));
   fill("method", Object.entries(offered.methods));
+  own = offered.own;
+}
+
+/** What methods have of their own. @type {Record<string, Record<string, {label: string, usual: number}>>} */
+let own = {};
+
+/** The names of what a method has of its own, each with a field. @param {string} method */
+function ownFields(method) {
+  const fields = own[method] ?? {}, box = $("own");
+  if (box.dataset.method !== method) {
+    box.querySelectorAll("[data-row]").forEach((row) => row.remove());
+    box.append(...Object.entries(fields).map(([key, { label }]) => {
+      const row = document.createElement("label"), field = document.createElement("input");
+      Object.assign(field, { id: key, type: "text", inputMode: "decimal" });
+      field.dataset.own = row.dataset.row = key;
+      row.append(`${label} `, field);
+      return row;
+    }));
+    box.dataset.method = method;
+  }
+  return Object.keys(fields);
 }
 
 /** Fields from settings. @param {Settings} settings @param {Record<string, any>|null} facts @param {number|null} rate the rate that the slider shows */
@@ -55,14 +76,16 @@ export function fill(settings, facts, rate) {
   put("kind", architecture.kind ?? "mlp"); put("width", architecture.width);
   $("width").disabled = architecture.kind === "residual";
   put("activation", architecture.activation ?? "linear");
+  $("biases").checked = Boolean(architecture.biases);
   $("activation-row").hidden = architecture.kind === "residual";
+  $("activation").disabled = $("biases").disabled = facts?.targets > 1;
   scaleSlider.set(initialisation.scale); put("scale-number", initialisation.scale);
   put("init", initialisation.name); put("seed", settings.seed);
   const count = String(settings.repetitions ?? 1);
   if (![...$("networks").options].some((one) => one.value === count)) $("networks").add(new Option(count, count));
   put("networks", count);
-  put("method", method.name); put("steps", method.steps); put("momentum", method.momentum);
-  $("momentum-row").hidden = method.momentum === undefined || method.momentum === null;
+  put("method", method.name); put("steps", method.steps);
+  for (const name of ownFields(method.name)) put(name, method[name]);
   const source = problem.paper ?? problem.generator ?? "table";
   if (![...$("data").options].some((one) => one.value === source)) $("data").add(new Option(source, source));
   put("data", source);
@@ -119,6 +142,7 @@ export function bind(change) {
   });
   on("width", (s) => { s.architecture.width = $("width").value.trim() === "" ? undefined : typed($("width").value); });
   on("activation", (s) => { s.architecture.activation = $("activation").value; });
+  on("biases", (s) => { s.architecture.biases = $("biases").checked || undefined; });
   on("init", (s) => {
     s.initialisation.name = $("init").value;
     const residual = s.initialisation.name === "residual";
@@ -128,13 +152,16 @@ export function bind(change) {
   on("seed", (s) => { s.seed = typed($("seed").value); });
   on("networks", (s) => { s.repetitions = Number($("networks").value); });
   on("steps", (s) => { s.method.steps = typed($("steps").value); });
-  on("momentum", (s) => { s.method.momentum = typed($("momentum").value); });
+  $("own").addEventListener("change", (event) => {
+    const field = /** @type {HTMLInputElement} */ (event.target);
+    if (field.dataset.own) change((s) => { s.method[field.id] = typed(field.value); }, true);
+  });
   on("method", (s) => {
     const name = $("method").value;
     const rate = s.method.learning_rate ?? Number(shown(rateSlider.high / 12));
     s.method = { name, steps: s.method.steps };
     if (name !== "flow") s.method.learning_rate = rate;
-    if (name === "heavy-ball" || name === "nesterov") s.method.momentum = 0.9;
+    for (const [key, { usual }] of Object.entries(own[name] ?? {})) s.method[key] = usual;
     if (name === "flow") s.changes = undefined;
   });
   on("data", (s) => {

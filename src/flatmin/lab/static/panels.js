@@ -55,11 +55,6 @@ export function drawLayers(run, until, end) {
 /** @param {Run} run @param {number} until @param {number} end @param {boolean} log */
 export function drawEigenvalues(run, until, end, log) {
   const found = run.layers, c = colours();
-  if (!found.eigenvalues) {
-    Plotly.purge($("panel-plot"));
-    $("panel-text").textContent = "This network is too large for all its eigenvalues; the sharpness is in the plot.";
-    return;
-  }
   const cut = seen({ at: found.eigenvalues_at }, until), x = cut(found.eigenvalues_at);
   const traces = found.eigenvalues.map((/** @type {number[]} */ row, /** @type {number} */ k) => ({
     type: "scatter", mode: "lines", x, y: cut(row).map((v) => (log && !(v > 0) ? null : v)), name: `λ${"₁₂₃₄"[k]}`,
@@ -113,18 +108,19 @@ export function drawLedger(message) {
 
 /** @param {any} found @param {number|null} here the rate over the ceiling */
 export function drawOrbits(found, here) {
-  const c = colours(), night = isDark();
+  const c = colours(), night = isDark(), last = found.relative_rates.at(-1);
   const z = found.visits.map((/** @type {number[]} */ row) => row.map((v) => (v ? Math.log1p(v) : null)));
+  const text = found.visits.map(() => found.kinds);
   const traces = [{
-    type: "heatmap", x: found.relative_rates, y: found.shares, z, showscale: false, hoverinfo: "none",
-    colorscale: night ? [[0, "#2b4a63"], [1, "#bfe6ff"]] : [[0, "#9cc4de"], [1, "#003a5c"]],
+    type: "heatmap", x: found.relative_rates, y: found.shares, z, text, showscale: false, hovertemplate: "%{x:.3f} times the ceiling: %{text}<extra></extra>", hoverongaps: false,
+    colorscale: night ? [[0, "#3d6f94"], [1, "#d6f0ff"]] : [[0, "#7fb2d3"], [1, "#00304d"]],
   }];
   const mark = (/** @type {number} */ x, /** @type {string} */ color, /** @type {string} */ dash) => ({ type: "line", yref: "paper", y0: 0, y1: 1, x0: x, x1: x, line: { color, dash, width: 1.4 } });
   Plotly.react($("panel-plot"), traces, layout({
-    xaxis: { title: { text: "rate over the ceiling", standoff: 4 }, showgrid: false }, yaxis: { title: { text: "w·w* / |w*|²", font: { size: 11 } }, showgrid: false },
-    shapes: [mark(1, c.minimum, "solid"), ...(here ? [mark(here, c.edge, "dash")] : []), ...(found.diverged_from ? [mark(found.diverged_from, c.soft, "dot")] : [])],
-    hovermode: false,
+    xaxis: { title: { text: "rate over the ceiling", standoff: 4 }, showgrid: false, range: [found.relative_rates[0], last + 0.02], autorange: false },
+    yaxis: { title: { text: "w'Σw* / w*'Σw*", font: { size: 11 } }, showgrid: false },
+    shapes: [mark(1, c.minimum, "solid"), ...(here && here < last ? [mark(here, c.edge, "dash")] : [])],
+    hovermode: "closest",
   }), CONFIG);
-  $("panel-text").textContent = "Where descent goes after 1500 steps from beside the flattest minimiser: one point up to the ceiling (green), "
-    + (found.diverged_from ? `then orbits, chaos, and from ${shown(found.diverged_from)} nothing.` : "then orbits and chaos.");
+  $("panel-text").textContent = `From beside the flattest minimiser, in multiples of the ceiling: ${found.sentence}.`;
 }

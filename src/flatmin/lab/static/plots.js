@@ -160,16 +160,31 @@ function xaxis(runs) {
     : { title: { text: "step", standoff: 4 }, range: [0, last], autorange: false };
 }
 
-/** Horizontal lines with their names at the right end. */
-function lines(/** @type {[string, number|null|undefined, string, string][]} */ wanted, /** @type {boolean} */ log) {
-  const there = wanted.filter(([, y]) => y !== null && y !== undefined && Number.isFinite(y) && y > 0);
+/** Room for the names of lines at the right, and the height of one. */
+const NAMES = 74, NAME = 13;
+
+/**
+ * Horizontal lines, named with their numbers beside the plot, where names do not cover each other.
+ * @param {[string, number|null|undefined, string, string, string][]} wanted name, value, colour, dash, and what it is
+ * @param {boolean} log @param {number[]} range of the axis @param {string} id of the plot
+ */
+function lines(wanted, log, range, id) {
+  const place = (/** @type {any} */ y) => ((log ? Math.log10(y) : y) - range[0]) / (range[1] - range[0]) * ($(id).clientHeight - 40);
+  const there = wanted.filter(([, y]) => y !== null && y !== undefined && Number.isFinite(y) && y > 0 && place(y) > -1 && place(y) < $(id).clientHeight - 39)
+    .map((one) => ({ one, at: place(one[1]), put: place(one[1]) })).sort((p, q) => p.at - q.at);
+  for (let round = 0; round < 20; round += 1) {
+    for (let i = 1; i < there.length; i += 1) {
+      const short = NAME - (there[i].put - there[i - 1].put);
+      if (short > 0) { there[i].put += short / 2; there[i - 1].put -= short / 2; }
+    }
+  }
   return {
-    shapes: there.map(([, y, color, dash]) => ({
+    shapes: there.map(({ one: [, y, color, dash] }) => ({
       type: "line", xref: "paper", x0: 0, x1: 1, y0: y, y1: y, line: { color, width: 1.4, dash }, layer: "above",
     })),
-    annotations: there.map(([text, y, color], i) => ({
-      xref: "paper", x: 1 - 0.14 * i, xanchor: "right", y: log ? Math.log10(/** @type {number} */ (y)) : y, yanchor: "bottom",
-      text, showarrow: false, font: { size: 11, color }, bgcolor: `${colours().card}b0`, borderpad: 0,
+    annotations: there.map(({ one: [text, y, color, , what], at, put }) => ({
+      xref: "paper", x: 1, xanchor: "left", y: log ? Math.log10(/** @type {number} */ (y)) : y, yanchor: "middle", yshift: Math.round(put - at), xshift: 2,
+      text, hovertext: `${what}: ${shown(y)}`, showarrow: false, font: { size: 11, color }, borderpad: 0,
     })),
   };
 }
@@ -179,11 +194,6 @@ function span(/** @type {number[]} */ marks, /** @type {number[]} */ reach, /** 
   const top = Math.max(...marks);
   const high = Math.max(top, ...reach.filter((v) => v < 40 * top)) * 1.3, low = Math.min(...marks, ...reach);
   return log ? [Math.log10(Math.max(low, high / 1e4) / 1.5), Math.log10(high)] : [0, Math.min(high, 4 * top)];
-}
-
-/** Lines that would lie on S_min are left out: their numbers are in the text. */
-function apart(/** @type {any} */ y, /** @type {any} */ least) {
-  return y && least && Math.abs(Math.log(y / least)) > 0.04;
 }
 
 const formula = (/** @type {string} */ text) => text.replace(/eta/g, "η").replace(/bη/g, "β");
@@ -208,20 +218,21 @@ export function sharpnessPlot(runs, view, until) {
   }
   const run = list[list.length - 1][1], { facts } = run;
   const edge = run.columns.edge?.[until(run) - 1] ?? null;
-  const marks = lines([
-    [formula(facts.edge_formula), edge, several ? c.b : c.edge, "dash"],
-    ["S<sub>min</sub>", facts.minimal, c.minimum, "solid"],
-    ["upper bound", apart(facts.upper, facts.minimal) ? facts.upper : null, c.bound, "dot"],
-    ["lower bound", apart(facts.lower, facts.minimal) ? facts.lower : null, c.bound, "dot"],
-    ["limit of small scale", apart(facts.small_scale, facts.minimal) ? facts.small_scale : null, c.limit, "dot"],
-  ], view.log);
-  if (edge !== null) marks.shapes.shift();
   const known = /** @type {number[]} */ ([edge, facts.minimal, facts.edge].filter((v) => v > 0));
   const reach = list.flatMap(([, one]) => one.extent?.sharpness ?? []);
   if (facts.upper && facts.upper < 3 * Math.max(...known)) reach.push(facts.upper);
   const range = span(known.length ? known : [Math.max(1e-9, ...reach)], reach, view.log);
+  const rule = formula(facts.edge_formula), value = (/** @type {any} */ y) => (y ? Number(y).toPrecision(4).replace(/\.?0+$/, "") : "");
+  const marks = lines([
+    [`${rule.length < 5 ? rule : "edge"} ${value(edge)}`, edge, several ? c.b : c.edge, "dash", `the edge of stability, ${rule}`],
+    [`S<sub>min</sub> ${value(facts.minimal)}`, facts.minimal, c.minimum, "solid", "the flattest minimiser"],
+    [`upper ${value(facts.upper)}`, facts.upper, c.soft, "dot", "upper bound on S_min"],
+    [`lower ${value(facts.lower)}`, facts.lower, c.soft, "dot", "lower bound on S_min"],
+    [`limit ${value(facts.small_scale)}`, facts.small_scale, c.limit, "dashdot", "from vanishing scale"],
+  ], view.log, range, "sharpness-plot");
+  marks.shapes = marks.shapes.filter((one) => one.y0 !== edge);
   return [curves, layout({
-    ...marks, xaxis: xaxis(list.map(([, one]) => one)),
+    ...marks, margin: { l: 46, r: NAMES, t: 6, b: 34 }, xaxis: xaxis(list.map(([, one]) => one)),
     yaxis: { type: view.log ? "log" : "linear", range, autorange: false, tickformat: "~g", ...(view.log ? { dtick: range[1] - range[0] < 2.2 ? "D2" : 1 } : { nticks: 6 }) },
   })];
 }
@@ -248,9 +259,10 @@ export function riskPlot(runs, view, until) {
   const reach = list.flatMap(([, one]) => one.extent?.excess_risk ?? []);
   const top = Math.max(facts.excess_at_zero, ...reach.filter((v) => v < 1e4 * facts.excess_at_zero));
   const low = Math.max(Math.min(facts.goal / 3, ...reach), top * 1e-26);
-  const marks = lines([["w = 0", facts.excess_at_zero, c.bound, "dot"], ["learned", facts.goal, c.minimum, "solid"]], true);
+  const range = [Math.log10(low) - 0.4, Math.log10(top) + 0.6];
+  const marks = lines([["w = 0", facts.excess_at_zero, c.soft, "dot", "the risk of w = 0"], ["learned", facts.goal, c.minimum, "solid", "counts as learned"]], true, range, "risk-plot");
   return [curves, layout({
-    ...marks, xaxis: xaxis(list.map(([, one]) => one)),
-    yaxis: { type: "log", range: [Math.log10(low) - 0.4, Math.log10(top) + 0.6], autorange: false, nticks: 6 },
+    ...marks, margin: { l: 46, r: NAMES, t: 6, b: 34 }, xaxis: xaxis(list.map(([, one]) => one)),
+    yaxis: { type: "log", range, autorange: false, nticks: 6, tickfont: { size: 9 } },  // powers are drawn a quarter larger
   })];
 }

@@ -17,7 +17,8 @@ export class Talks extends Shows {
    */
   constructor(offered, state) {
     super(offered, state);
-    this.askMapSoon = settled(() => this.askMap(), 120);
+    const soon = settled(() => this.askMap(), 120);
+    this.askMapSoon = () => { $("map").dataset.complete = ""; soon(); };
     this.askAdviceSoon = settled(() => this.askAdvice(), 350);
     this.askPanelSoon = settled(() => this.askPanel(), 150);
     this.socket = new Socket((message) => this.hear(message), (open) => this.connected(open));

@@ -31,7 +31,6 @@ export function colours() {
     b: night ? "#ff8a4d" : "#d55e00",
     edge: night ? "#f5b83d" : "#b86e00",
     minimum: night ? "#2fc79d" : "#00795a",
-    bound: night ? "#7d8896" : "#9aa3b0",
     limit: night ? "#d79bc0" : "#a5588a",
     card: night ? "#1a2029" : "#ffffff",
   };

@@ -88,7 +88,7 @@ export function wire(page) {
     if (location.hash.slice(1) === text) return;
     page.history.state = stateOf(location.hash, page.state);
     page.history.keep();
-    page.begin("all");
+    page.restored(true);
   });
 }
 

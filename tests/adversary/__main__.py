@@ -1,0 +1,63 @@
+"""All attacks of the plan, side by side: `make attack`.
+
+    python -m tests.adversary [--cases 20000] [--seed 0] [--only NAME,...] [--jobs N]
+
+Cases are cut into pieces, and a process a core takes the next one; each piece is a call of `run`
+of its grammar. What a piece finds is printed when it ends, with the numbers that repeat it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from adversary.plan import PLAN, piece
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Attack flatmin; exit code 1 if something broke.")
+    parser.add_argument("--cases", type=int, default=20_000)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--only", default=",".join(PLAN))
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    wanted = parser.parse_args()
+    names = wanted.only.split(",")
+    print(f"seed {wanted.seed}: repeat with SEED={wanted.seed} CASES={wanted.cases}", flush=True)
+    began, shares = time.perf_counter(), sum(PLAN[name].share for name in names)
+    counts = {name: Counter[str]() for name in names}
+    failures: list[str] = []
+    with ProcessPoolExecutor(wanted.jobs, get_context("spawn"), max_tasks_per_child=4) as pool:
+        jobs = []
+        for name in names:
+            cases, size = round(wanted.cases * PLAN[name].share / shares), PLAN[name].piece
+            for first in range(0, cases, size):
+                some = min(size, cases - first)
+                jobs.append(pool.submit(piece, name, some, wanted.seed, wanted.first + first))
+        for job in as_completed(jobs):
+            name, count, found = job.result()
+            counts[name] += count
+            failures += [f"{name} {one}" for one in found]
+            for one in found:
+                print(f"{name} {one}", flush=True)
+    for name in names:
+        print(f"\n{name}")
+        for what, number in counts[name].most_common():
+            print(f"{number:7d}  {what}")
+    total = sum(count["cases"] for count in counts.values())
+    print(f"\n{total} cases in {time.perf_counter() - began:.0f} s, {len(failures)} failures")
+    print(f"one case again: python -m tests.adversary --only NAME --seed {wanted.seed} "
+          "--first NUMBER --cases 1")  # fmt: skip
+    return bool(failures)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,40 @@
+"""A short run of damaged folders, those that once broke something, and whether the judge sees."""
+
+from __future__ import annotations
+
+import pytest
+
+from adversary import folders
+from adversary.folders import Attack
+from adversary.watchdog import Watchdog
+
+# Each gave a traceback, a hang, a wrong answer or a change outside the folder.
+FOUND = [
+    Attack((("forged more rows", 10701), ("a type", 185706967)), "check", False),
+    Attack((("a file for a folder", 71826), ("forged a type", 71826)), "export csv", False),
+    Attack((("a type", 955972955), ("a type", 955972955)), "show as text", False),
+    Attack((("no shard", 1),), "check", False),
+    Attack((("a folder outside", 2),), "run", False),
+    Attack((("a folder outside", 1),), "run", False),
+    Attack((("leftovers", 1), ("a bit", 1)), "run", True),
+]
+
+
+@pytest.fixture(scope="module")
+def watchdog():
+    made = Watchdog()
+    folders.truth()
+    return made
+
+
+@pytest.mark.parametrize("attack", FOUND, ids=str)
+def test_what_was_found_once_stays_mended(watchdog, attack):
+    assert watchdog.run(folders.case(attack))[1] is None
+
+
+def test_damaged_folders_are_refused_or_healed():
+    score = folders.run(30, seed=1)
+    assert score.failures == []
+    assert score.count["cases"] == 30
+    assert score.count["exit 0"] >= 5
+    assert score.count["exit 2"] >= 5
