@@ -27,7 +27,7 @@ from benchmarks.harness import Result, Spread
 from flatmin.core.errors import SettingError
 
 BUDGET, AGREE, STRIDE, NEAR, KICK, LATER = 0.03, 0.10, 10, 1.25, 1e-6, 18
-SETTLING = 100
+SETTLING, LONGER = 100, 3
 
 
 @dataclass(frozen=True)
@@ -67,14 +67,16 @@ class Judged:
     way: Rates
     end: Rates
     share: float
+    checks: int
     products: float
 
     def __str__(self) -> str:
         return (
             f"{self.name}: headroom passes 1 at step {self.watch.edge_reached}, kicks grow from "
             f"step {self.grows} on, the loss rises from {self.rises} on; largest stable rate on "
-            f"the way {self.way}, at the end {self.end} times in the middle; share of time "
-            f"{100 * self.share:.2f} %, {self.products:g} products a "
+            f"the way {self.way}, at the end {self.end} times in the middle; "
+            f"{self.checks} checks in {100 * self.share:.2f} % of the time of {LONGER} times the "
+            f"steps, at a budget of {100 * BUDGET:g} %; {self.products:g} products a "
             "check (median)"
         )
 
@@ -140,24 +142,24 @@ def judge(training: Any) -> Judged:
         _rises(losses),
         way,
         _rates(training, model, optimizer),
-        _share(training, start),
+        *_share(training, start),
         float(np.median([one.products for one in watch.checks])),
     )
 
 
-def _share(training: Any, model: Any) -> float:
-    """The share of the time that calls of the monitor take at its budget."""
+def _share(training: Any, model: Any) -> tuple[float, int]:
+    """The share of the time that calls of the monitor take at its budget, and its checks."""
     from flatmin.torch import Monitor
 
     optimizer = training.make(model, training.rate)
     watch = Monitor(model, training.loss, training.batch, optimizer, BUDGET)
     begun, taken = time.perf_counter(), 0.0
-    for _ in range(training.steps):
+    for _ in range(LONGER * training.steps):
         _step(training, model, optimizer)
         before = time.perf_counter()
         watch()
         taken += time.perf_counter() - before
-    return taken / (time.perf_counter() - begun)
+    return taken / (time.perf_counter() - begun), len(watch.checks)
 
 
 def _rates(training: Any, model: Any, optimizer: Any) -> Rates:

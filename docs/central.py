@@ -1,7 +1,7 @@
 """How far the central flow is from gradient descent: `python docs/central.py` from the project.
 
 A hundred runs of gradient descent at the edge of stability, on the paper's data; prints the table
-of docs/theory/central-flow.md and draws docs/images/central-flow.png. Takes about two minutes.
+of docs/theory/central-flow.md and draws docs/images/central-flow.png. Takes some minutes.
 """
 
 from __future__ import annotations
@@ -29,12 +29,14 @@ NETWORK = flatmin.Architecture.mlp(5, DEPTH)
 
 @dataclass(frozen=True, eq=False)
 class Descents:
-    """Iterates `[step, run, P]`, their midpoints, and of these sharpness and the swing."""
+    """Iterates `[step, run, P]`, their midpoints, and of these sharpness, the length of the swing
+    and the share of it along the top eigenvector."""
 
     path: np.ndarray
     middle: np.ndarray
     sharpness: np.ndarray
     swing: np.ndarray
+    along: np.ndarray
 
 
 def at(flat: np.ndarray) -> LinearHessian:
@@ -46,8 +48,13 @@ def excess(flat: np.ndarray) -> np.ndarray:
     return np.sum(error**2, axis=1)
 
 
+def top(flat: np.ndarray) -> flatmin.Sharpness:
+    networks = flatmin.Ensemble.from_flat(NETWORK, flat)
+    return flatmin.sharpness(DATA, networks, tolerance=1e-6, certify=False)
+
+
 def sharpness(flat: np.ndarray) -> np.ndarray:
-    return flatmin.sharpness(DATA, flatmin.Ensemble.from_flat(NETWORK, flat), tolerance=1e-6).value
+    return top(flat).value
 
 
 def descents() -> Descents:
@@ -60,28 +67,40 @@ def descents() -> Descents:
         bounded = np.array([np.abs(flat).max(axis=1) < 10.0 for flat in path]).all(axis=0)
     every = np.array(path)[:, bounded]
     middle = (every[:-2] + 2.0 * every[1:-1] + every[2:]) / 4.0
-    swing = np.linalg.norm(every[2:] - 2.0 * every[1:-1] + every[:-2], axis=2) / 4.0
-    sharp = np.array([sharpness(flat) for flat in middle[: LATEST + 6]])
+    turn = (every[2:] - 2.0 * every[1:-1] + every[:-2]) / 4.0
+    swing = np.linalg.norm(turn, axis=2)
+    found = [top(flat) for flat in middle[: LATEST + 6]]
+    sharp = np.array([one.value for one in found])
+    along = np.array(
+        [np.abs(np.sum(one.vector * x, axis=1)) for one, x in zip(found, turn, strict=False)]
+    )
+    along /= swing[: len(along)]
     reach = (sharp[:LATEST] >= EDGE).any(axis=0)
     print(f"{DRAWN} drawn, {bounded.sum()} bounded, {reach.sum()} of them reach the edge")
     chosen = np.flatnonzero(reach)[:RUNS]
-    return Descents(every[:, chosen], middle[:, chosen], sharp[:, chosen], swing[:, chosen])
+    return Descents(*(values[:, chosen] for values in (every, middle, sharp, swing, along)))
 
 
-def start(runs: Descents, run: int, quiet: bool) -> int:
-    """The midpoint from which a run is predicted, after S first reached the edge.
+def start(runs: Descents, run: int, reading: str) -> int:
+    """The midpoint from which a run is predicted, not before S first reached the edge.
 
-    Grown: the swing is no longer growing. Quiet: besides, six midpoints in a row have an S within
-    15 % of 2/eta, so that no catapult is under way, and the swing is at least 0.01.
+    reached   S is at least 2/eta and the oscillation has grown: a swing of at least 0.01, nine
+              tenths of it along the top eigenvector
+    full      the same without S: the swing, at least 0.01 and along it, no longer grows
+    quiet     besides, six midpoints in a row have an S within 15 % of 2/eta: no catapult under way
+    any       the first maximum of the swing, in whatever direction
     """
-    s, x = runs.sharpness[:, run], runs.swing[:, run]
-    t = int(np.argmax(s >= EDGE))
-    while t < LATEST - 1 and (
-        x[t + 1] > x[t]
-        or (quiet and (np.abs(s[t : t + 6] / EDGE - 1.0).max() > 0.15 or x[t] < 0.01))
-    ):
-        t += 1
-    return t
+    s, x, along = runs.sharpness[:, run], runs.swing[:, run], runs.along[:, run]
+    for t in range(int(np.argmax(s >= EDGE)), LATEST - 1):
+        swings, full = x[t] >= 0.01 and along[t] >= 0.9, x[t + 1] <= x[t]
+        if {
+            "reached": swings and s[t] >= EDGE,
+            "full": swings and full,
+            "quiet": x[t] >= 0.01 and full and np.abs(s[t : t + 6] / EDGE - 1.0).max() <= 0.15,
+            "any": full,
+        }[reading]:
+            return t
+    return LATEST - 1
 
 
 def predicted(begin: np.ndarray, order: int) -> tuple[np.ndarray, np.ndarray]:
@@ -118,19 +137,18 @@ def flowed(begin: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.array(path), np.array(risk)
 
 
-def compare(runs: Descents, quiet: bool) -> dict[str, np.ndarray]:
+def compare(runs: Descents, reading: str) -> None:
     """Each prediction against descent from the same midpoints: prints rows of the table."""
     count = runs.middle.shape[1]
-    begins = np.array([start(runs, i, quiet) for i in range(count)])
+    begins = np.array([start(runs, i, reading) for i in range(count)])
     kept = np.flatnonzero(begins < LATEST - 1)
-    print(f"\n{'quiet' if quiet else 'grown'}: {len(kept)} runs, from step {np.median(begins):g}")
+    print(f"\n{reading}: {len(kept)} runs, from step {np.median(begins):g}")
     follow = begins[kept] + np.arange(0, STEPS + 1, EVERY)[:, None]
     truth = runs.middle[follow, kept]
     true_risk = np.array([excess(runs.path[begins[kept] + 1 + t, kept]) for t in range(STEPS)]).sum(
         axis=0
     )
     travelled = np.linalg.norm(truth[-1] - truth[0], axis=1)
-    paths = {"gradient descent": truth}
     for name, (path, risk) in {
         "gradient flow": flowed(truth[0]),
         "central flow, order 1": predicted(truth[0], 1),
@@ -151,13 +169,11 @@ def compare(runs: Descents, quiet: bool) -> dict[str, np.ndarray]:
             some = (most >= low) & (most < high)
             found = np.median(error.mean(axis=0)[some]), np.median(error.max(axis=0)[some])
             print(f"    largest S eta/2 from {low:g} to {high:g}: {some.sum()} runs, {found}")
-        paths[name] = path
-    return paths
 
 
 def draw(runs: Descents, run: int, path: Path) -> None:
     """One run from before the edge: distance and sharpness of descent and its predictions."""
-    begin = start(runs, run, True)
+    begin = start(runs, run, "quiet")
     figure, (left, right) = new_figure(2, width=10.0, height=4.2)
     iterates, origin = runs.path[: begin + STEPS + 1, run], runs.middle[begin, run]
     along, later = np.arange(len(iterates)), begin + 1 + np.arange(0, STEPS + 1, EVERY)
@@ -184,6 +200,6 @@ def draw(runs: Descents, run: int, path: Path) -> None:
 
 if __name__ == "__main__":
     found = descents()
-    compare(found, quiet=False)
-    compare(found, quiet=True)
+    for reading in ("reached", "full", "quiet", "any"):
+        compare(found, reading)
     draw(found, 0, Path(__file__).parent / "images" / "central-flow.png")

@@ -28,6 +28,16 @@ ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+def balanced_minimiser(regression: Any, architecture: Architecture) -> list[np.ndarray]:
+    """Several outputs: W_k = F_k diag(s)^{1/L} F_{k-1}', from P* = F_L diag(s) F_0'."""
+    u, s, v = np.linalg.svd(np.atleast_2d(regression.w_star.T), full_matrices=False)
+    rank = np.linalg.matrix_rank(regression.w_star)
+    u, s, v = u[:, :rank], s[:rank], v[:rank]
+    frames = [v.T, *(np.eye(width)[:, :rank] for width in architecture.widths[:-1]), u]
+    share = s ** (1.0 / architecture.depth)
+    return [(frames[k + 1] * share) @ frames[k].T for k in range(architecture.depth)]
+
+
 def risk(architecture: Architecture, X: Any, y: Any, layers: Sequence[Any]) -> Any:
     """The mean squared error of one network, from the raw samples."""
     phi = ACTIVATIONS[architecture.activation_name]

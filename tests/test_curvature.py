@@ -16,11 +16,7 @@ from flatmin.network.activations import ACTIVATIONS
 from flatmin.network.architecture import Architecture
 from flatmin.network.ensemble import Ensemble
 from flatmin.network.initialisation import initialise
-from flatmin.theory.minimisers import (
-    balanced_minimiser,
-    flattest_minimiser,
-    minimiser_of_sharpness,
-)
+from flatmin.theory.minimisers import flattest_minimiser, minimiser_of_sharpness
 
 LINEAR = [
     Architecture.mlp(3, 1),
@@ -134,7 +130,7 @@ def test_spectrum_at_minimisers(architecture, factor):
 def test_spectrum_of_several_targets():
     architecture = Architecture.multivariate(4, 3, 3)
     samples = gaussian_samples(20, 4, seed=3, targets=3)
-    layers = balanced_minimiser(samples.regression(), architecture)
+    layers = oracles.balanced_minimiser(samples.regression(), architecture)
     full = np.linalg.eigvalsh(oracles.gradient_and_hessian(samples, architecture, layers)[1])
     spectrum = minimiser_spectrum(samples, layers)
     assert spectrum.size == 12

@@ -113,8 +113,7 @@ CASES = {
 
 def records(statement: str, runs: Evidence) -> list[Record]:
     (found,) = [one for one in STATEMENTS if one.id == statement]
-    assert found.sweep is not None
-    return merge(found.sweep([runs]))
+    return merge(found([runs]))
 
 
 GOOD = [(name, make) for name, case in CASES.items() for make in case.good]

@@ -54,7 +54,7 @@ def test_epsilon_of_balanced_weights_has_one_term() -> None:
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.999])
 def test_the_best_constant_of_theorem_3_by_a_grid(depth: int, epsilon: float, share: float) -> None:
     data = paper_samples().regression()
-    at_zero = data.risk_at_zero - data.risk_min
+    at_zero = data.excess_at_zero
     mu, best = pl_constant(data, depth, epsilon, share * at_zero)
     least = np.sqrt(2.0 * epsilon) * depth
     gap = (1.0 - share) * at_zero
@@ -74,7 +74,7 @@ def test_the_best_constant_of_theorem_3_by_a_grid(depth: int, epsilon: float, sh
 
 def test_theorem_3_without_progress_has_no_constant() -> None:
     data = paper_samples().regression()
-    at_zero = data.risk_at_zero - data.risk_min
+    at_zero = data.excess_at_zero
     assert pl_constant(data, 3, 0.01, 1.1 * at_zero)[0] == 0.0
 
 

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from flatmin.ledger.ledger import one_line_each
-from flatmin.ledger.record import Place, Record, Verdict, compare, merge, not_applicable
+from flatmin.ledger.record import Place, Record, Verdict, compare, merge
 
 NAN, INF = math.nan, math.inf
 
 
 def of(smaller, larger, **options) -> Record:
     settings = {"measured": "smaller", "hypothesis": "none", "place": str} | options
-    return compare("lemma-0", smaller, larger, **settings)
+    return compare(smaller, larger, statement="lemma-0", **settings)
 
 
 def test_slack_is_the_larger_side_over_the_smaller_minus_one() -> None:
@@ -94,7 +94,7 @@ def test_networks_are_counted_along_their_axis() -> None:
     smaller[:, 1] = 5.0
     smaller[2, 2, 0] = 7.0
     smaller[:, 0, 1] = NAN
-    record = of(smaller, 2.0, network_axis=1, place=Place(str, ("record", "network", "layer")))
+    record = of(smaller, 2.0, place=Place(str, ("record", "network", "layer")))
     assert (record.networks, record.violations) == (3, 2)
     assert record.at == "(2, 2, 0)"
     assert record.sides.axes == ("record", "network", "layer")
@@ -109,7 +109,7 @@ def test_json_has_no_infinities() -> None:
     assert shown["verdict"] == "holds"
     assert {"statement", "hypothesis", "at", "part", "networks", "violations", "note"} <= set(shown)
     assert "sides" not in shown
-    nothing = not_applicable("lemma-0", "a hypothesis", "nowhere", part="lower").as_dict()
+    nothing = Record(hypothesis="a hypothesis", part="lower").as_dict()
     json.dumps(nothing, allow_nan=False)
     assert (nothing["verdict"], nothing["hypothesis"]) == ("not applicable", "a hypothesis")
     assert nothing["slack"] is None
@@ -120,7 +120,7 @@ def test_merging_keeps_the_tightest_and_adds_up_counts() -> None:
         of([1.0, 1.0], 2.0, part="lower"),
         of([1.0], 1.5, part="lower"),
         of([3.0, 1.0], [2.9, 2.0], part="lower"),
-        not_applicable("lemma-0", "none", part="lower"),
+        Record(statement="lemma-0", hypothesis="none", part="lower"),
         of([1.0], 4.0, part="upper"),
     ]
     lower, upper = merge(records)
@@ -135,7 +135,7 @@ def test_merging_prefers_what_applies_to_what_does_not() -> None:
     outside = of([9.0], [1.0], applies=False)
     (record,) = merge([outside, of([1.0], [2.0])])
     assert (record.verdict, record.slack) == (Verdict.HOLDS, 1.0)
-    (record,) = merge([not_applicable("lemma-0", "none"), outside])
+    (record,) = merge([Record(statement="lemma-0", hypothesis="none"), outside])
     assert record.slack == outside.slack
 
 

@@ -22,7 +22,7 @@ from flatmin.ledger.descent import rate_notes
 from flatmin.ledger.evidence import Evidence
 from flatmin.ledger.record import Record, Verdict, merge
 from flatmin.ledger.residual import theta_norm
-from flatmin.ledger.statements import FLOW_ONLY, STATEMENTS
+from flatmin.ledger.statements import STATEMENTS
 from flatmin.theory import minimal_sharpness as theory
 
 ABOVE_CEILING = {
@@ -57,10 +57,7 @@ class Case:
 def records(statement: str, evidence: Sequence[Evidence]) -> list[Record]:
     """What a statement says of the evidence, one record for each part."""
     (found,) = [one for one in STATEMENTS if one.id == statement]
-    if found.sweep is not None:
-        return merge(found.sweep(evidence))
-    assert found.check is not None
-    return merge(record for runs in evidence for record in found.check(runs))
+    return merge(found(evidence))
 
 
 def one(runs: Callable[[], Evidence], *changes: Callable[[Evidence], Evidence]) -> Make:
@@ -463,7 +460,7 @@ def test_a_violation_by_gradient_flow_has_the_integrators_error_next_to_it(
             assert record.error == max(runs.error.max() for runs in evidence)
 
 
-@pytest.mark.parametrize("check", FLOW_ONLY)
+@pytest.mark.parametrize("check", [one for one in STATEMENTS if one.flow], ids=lambda s: s.id)
 def test_statements_about_flow_are_measured_on_descent_and_marked(check: Any) -> None:
     found = check(descent())
     assert found

@@ -427,7 +427,7 @@ BAD_COLUMNS = {
     "one-hot unknown": ({"one_hot": "Sex"}, "no column 'Sex' (one-hot); did you mean 'sex'?"),
     "one-hot target": ({"one_hot": "target"}, "the target 'target' cannot be one-hot"),
     "one-hot dropped": ({"one_hot": "sex", "drop": "sex"}, "'sex' (one-hot) is not among the"),
-    "text": ({}, "column 'sex': 'M' where a number belongs; --one-hot makes columns of it"),
+    "text": ({}, "column 'sex': 'M' where a number belongs; one_hot makes columns of it"),
 }
 
 
@@ -469,10 +469,10 @@ def hopeless():
         "rows": ({"a": [nan, 1, nan, 1], "b": [1, nan, 1, nan], "y": y}, {"missing": "drop"},
                  "4 of 4 rows have missing values and are dropped, which leaves 0"),
         "one row": ({"a": [nan, 1, nan, nan], "y": y}, {"missing": "drop"}, "which leaves 1"),
-        "column": ({"a": [nan] * 4, "y": y}, {"missing": "mean"}, "'a' has no values; --drop it"),
+        "column": ({"a": [nan] * 4, "y": y}, {"missing": "mean"}, "'a' has no values; drop it"),
         "target": ({"a": y, "y": [nan] * 4}, {"missing": "mean"}, "4 of 4 rows have missing"),
         "infinite": ({"a": [1, nan, np.inf, 1], "y": y}, {"missing": "mean"}, "row 2"),
-        "nan": ({"a": [1, nan, 2, 1], "y": y}, {}, "--missing drop or --missing mean"),
+        "nan": ({"a": [1, nan, 2, 1], "y": y}, {}, 'missing = "drop" or "mean"'),
         "constant": ({"a": [3.0] * 4, "y": y}, {"intercept": True}, "every feature is constant"),
         "flat target": ({"a": y, "y": [0.1] * 4}, {"intercept": True}, "'y' is constant"),
         "clash": ({"k": ["u", "v", "u", "v"], "k=u": y, "y": y}, {"one_hot": "k"}, "exists alre"),
@@ -481,7 +481,7 @@ def hopeless():
         "no category but rows": ({"k": [None] * 4, "a": y, "y": y},
                                  {"one_hot": "k", "missing": "mean"}, "'k' has no values"),
         "gap in categories": ({"k": ["u", None, "v", "u"], "y": y}, {"one_hot": "k"},
-                              "--missing drop or --missing mean"),
+                              'missing = "drop" or "mean"'),
     }  # fmt: skip
 
 
@@ -517,14 +517,14 @@ def test_notes_on_means_and_scales():
     frame, _ = numbers("diabetes")
     share = frame["target"].mean() ** 2 / np.mean(frame["target"] ** 2)
     assert f"is {100 * share:.3g} % of its mean square" in notes(frame)
-    assert "consider --intercept" in notes(frame)
-    assert "--intercept" not in notes(frame, intercept=True)
-    assert "--intercept" in notes(frame, standardise=True)
-    assert "--standardise" not in notes(frame)  # they differ by a factor of 50
+    assert "consider intercept" in notes(frame)
+    assert "consider intercept" not in notes(frame, intercept=True)
+    assert "consider intercept" in notes(frame, standardise=True)
+    assert "consider standardise" not in notes(frame)  # they differ by a factor of 50
     frame["s6"] *= 1e3
     assert "of 's6' and" in notes(frame)
-    assert "consider --standardise" in notes(frame, intercept=True)
-    assert "--standardise" not in notes(frame, standardise=True)
+    assert "consider standardise" in notes(frame, intercept=True)
+    assert "consider standardise" not in notes(frame, standardise=True)
 
 
 def test_notes_on_constant_columns_and_identifiers():
@@ -538,9 +538,9 @@ def test_notes_on_constant_columns_and_identifiers():
     frame["customer_id"] = rng.permutation(len(frame)) * 3
     found = notes(frame)
     assert "the feature 'one' is constant: it acts as an intercept" in found
-    assert "consider --intercept" not in found
+    assert "consider intercept" not in found
     assert "each of the features 'serial', 'customer_id' looks like a number given" in found
-    assert "--drop serial,customer_id" in notes(frame, intercept=True)
+    assert "drop = 'serial,customer_id'" in notes(frame, intercept=True)
     assert "constant" not in notes(frame, intercept=True)
     assert "number given" not in notes(frame, drop="serial,customer_id")
 

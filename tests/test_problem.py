@@ -69,7 +69,7 @@ def test_numpy_agrees(data):
     mean_square = np.sum(y**2) / n
     residual = np.sum((y - X @ w) ** 2) / n
     assert problem.risk_min == pytest.approx(residual, rel=1e-9, abs=1e-18 * mean_square)
-    assert problem.risk_at_zero == pytest.approx(mean_square, rel=1e-9)
+    assert problem.risk_min + problem.excess_at_zero == pytest.approx(mean_square, rel=1e-9)
     other = w + np.random.default_rng(0).standard_normal(w.shape)
     assert problem.risk(other) == pytest.approx(np.sum((y - X @ other) ** 2) / n, rel=1e-9)
     assert Samples.from_arrays(X, y).risk(other) == pytest.approx(problem.risk(other), rel=1e-9)
@@ -129,7 +129,9 @@ def test_invariances(data, factor):
     assert scaled.w_star_norm == pytest.approx(factor * problem.w_star_norm, **near)
     assert scaled.a == pytest.approx(problem.a, **near)
     assert scaled.risk_min == pytest.approx(
-        factor**2 * problem.risk_min, rel=1e-9, abs=1e-18 * scaled.risk_at_zero
+        factor**2 * problem.risk_min,
+        rel=1e-9,
+        abs=1e-18 * (scaled.risk_min + scaled.excess_at_zero),
     )
 
 

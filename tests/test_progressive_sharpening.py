@@ -13,19 +13,30 @@ from hypothesis import strategies as st
 import flatmin
 import oracles
 from flatmin.data.generators import gaussian_samples, spectrum_samples, whitened_samples
+from flatmin.data.regression import Regression
 from flatmin.data.samples import Samples
 from flatmin.network.architecture import Architecture
-from flatmin.theory.progressive_sharpening import (
-    balanced_sharpness,
-    falling_range,
-    small_start_cosine,
-)
+from flatmin.theory.progressive_sharpening import balanced_sharpness
 
 DATA = {
     "gaussian": gaussian_samples(n=20, d=3, seed=1),
     "ill-conditioned": spectrum_samples(n=20, d=3, condition_number=50, alignment="spread", seed=2),
     "one feature": gaussian_samples(n=20, d=1, seed=3),
 }
+
+
+def falling_range(regression: Regression, depth: int) -> tuple[float, float]:
+    """Section 3: between which |w|/|w*| the sharpness of an aligned balanced network falls."""
+    direction = regression.w_star / regression.w_star_norm
+    across = np.eye(regression.d) - np.outer(direction, direction)
+    other = float(np.linalg.eigvalsh(across @ regression.sigma @ across)[-1])
+    low = (depth - 2.0) / (2.0 * depth - 2.0)
+    return low, max(low, min(0.5, regression.a / (regression.a + other)))
+
+
+def small_start_cosine(depth: int) -> float:
+    """Section 4: the cosine between w and Sigma w* from which on small balanced starts sharpen."""
+    return float(np.sqrt(depth) - np.sqrt(depth - 1.0))
 
 
 def balanced(architecture: Architecture, w: np.ndarray, seed: int) -> list[np.ndarray]:

@@ -1,7 +1,4 @@
-"""The server under fire: thousands of requests that make little sense, and fifty people at once.
-
-`make test-browser` sends some 2,000, `make test-fire` 10,000 (the variable FIRE).
-"""
+"""The server under fire: thousands of requests that make little sense, and fifty people at once."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ import pytest
 import schemathesis
 import websockets
 from hypothesis import HealthCheck, given, settings
-from pages import free_port, serving
+from pages import free_port, holds, serving
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
@@ -27,8 +24,7 @@ from schemathesis.specs.openapi.checks import (
 
 from lab_settings import EDGE, PLAIN, VARIED
 
-FIRE = int(os.environ.get("FIRE", "2000"))
-EXAMPLES = max(20, FIRE // 100)
+FIRE, EXAMPLES = 10_000, 100
 PEOPLE = 50
 
 
@@ -133,7 +129,7 @@ async def shoot(place: str, count: int, seed: int) -> int:
                 while True:
                     found = json.loads(await asyncio.wait_for(socket.recv(), 120))
                     answers += 1
-                    assert "went wrong" not in found.get("message", "")
+                    assert "went wrong" not in found.get("message", ""), found
                     if found.get("id") == -number - 1 and found.get("end"):
                         break
     return answers
@@ -148,9 +144,9 @@ def test_the_socket_survives_nonsense_without_growing(fire):
     for _ in range(rounds):
         answers += sum(asyncio.run(shoot(place, each, seed)) for seed in range(seeds))
         memory.append(process.memory_info().rss)
-        threads = process.num_threads()
     assert answers > FIRE // 10
-    assert threads <= 3 * (os.cpu_count() or 1) + 4
+    # Two a core that work, those of asyncio.to_thread (a core and four), and a few of libraries.
+    holds(lambda: process.num_threads() <= 3 * (os.cpu_count() or 1) + 8, "threads to end")
     # Memory is given back in pages, so it creeps; ten kilobytes a message would be a leak.
     assert memory[-1] - memory[-2] < 10_000 * each * seeds + 2**24
 

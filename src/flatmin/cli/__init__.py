@@ -64,6 +64,9 @@ app.add_typer(study_app, name="study")
 def main() -> None:
     """Entry point of the command."""
     surroundings.prepare()
+    shortage = surroundings.shortage()
+    if shortage is not None:
+        sys.exit(_complain(shortage, 2))
     with interruptible() as interrupted:
         code = _run(interrupted)
     sys.exit(surroundings.finish(code))

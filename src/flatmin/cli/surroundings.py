@@ -12,6 +12,7 @@ import os
 import sys
 from errno import EBADF, EIO, ENOSPC
 
+_LEAST = 512 << 20
 # What is drawn where the terminal cannot show the sign.
 _PLAINER = {"─": "-", "–": "-", "…": "...", "×": "x", "·": "."}
 
@@ -39,6 +40,19 @@ def prepare() -> None:
 
         warnings.simplefilter("ignore")
         logging.getLogger().addHandler(logging.NullHandler())
+
+
+def shortage() -> str | None:
+    """What to say where a limit (`ulimit -v`) leaves no room even for the libraries, which would
+    end the process without a word."""
+    try:
+        from resource import RLIM_INFINITY, RLIMIT_AS, getrlimit
+    except ImportError:
+        return None
+    limit = getrlimit(RLIMIT_AS)[0]
+    if limit == RLIM_INFINITY or limit >= _LEAST:
+        return None
+    return f"ulimit -v allows {limit >> 20} MiB of memory, at least {_LEAST >> 20} MiB are needed"
 
 
 def _plainer(error: UnicodeError) -> tuple[str, int]:
@@ -81,7 +95,7 @@ def reason(error: Exception) -> str | None:
             return f"standard output cannot be written: {error.strerror}"
         about = f"{error.filename!r}: " if error.filename is not None else ""
         return f"{about}{error.strerror or error}"
-    if isinstance(error, MemoryError):
+    if isinstance(error, MemoryError) or "failed to map segment" in str(error):
         return "not enough memory for this; smaller widths, depths or numbers of runs need less"
     if isinstance(error, RuntimeError) and "start new thread" in str(error):
         return "the system starts no more threads; FLATMIN_THREADS=1 needs none"

@@ -116,7 +116,7 @@ def _print_table(block: Listing, console: Console) -> None:
     console.print(grid, highlight=False)
     console.width = kept
     if left_out:
-        console.print(f"left out for want of room: {', '.join(left_out)}", highlight=False)
+        console.print(Words(f"left out for want of room: {', '.join(left_out)}"), highlight=False)
 
 
 def _fitted(

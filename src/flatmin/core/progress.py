@@ -35,11 +35,11 @@ def live_bar(wanted: bool = True) -> Iterator[Show | None]:
     from rich.progress import Progress as Bar
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=20),
         TextColumn("{task.percentage:>3.0f} %"),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", markup=False),
     )
     with Bar(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=None, note="")

@@ -37,21 +37,21 @@ class ColumnSummary:
             if share > _SHARE and not self.constant:
                 found.append(
                     f"the mean of the target {name!r} is {100 * share:.3g} % of its mean square, "
-                    "and the weights must fit it: consider --intercept"
+                    "and the weights must fit it: consider intercept"
                 )
         sizes = [(size, name) for size, name in zip(self.sizes, features, strict=False) if size > 0]
         if sizes and max(sizes)[0] > _APART * min(sizes)[0]:
             found.append(
                 f"the features differ in scale: the root mean square is {max(sizes)[0]:.3g} of "
                 f"{max(sizes)[1]!r} and {min(sizes)[0]:.3g} of {min(sizes)[1]!r}; consider "
-                "--standardise"
+                "standardise"
             )
         if self.constant:
             found.append(f"{_listed(self.constant)} is constant: it acts as an intercept")
         if self.identifiers:
             found.append(
                 f"{_listed(self.identifiers)} looks like a number given to the rows, not a "
-                f"measurement: consider --drop {','.join(self.identifiers[:4])}"
+                f"measurement: consider drop = {','.join(self.identifiers[:4])!r}"
             )
         return found
 

@@ -135,8 +135,7 @@ def _coefficients(
         if c.shape != (d,) or not np.all(np.isfinite(c)) or not np.any(c):
             raise SettingError(f"alignment must be {d} finite weights, not all zero")
         c = c / np.abs(c).max()
-    unit: Float = c / np.linalg.norm(c)
-    return unit
+    return np.asarray(c / np.linalg.norm(c))
 
 
 def _rows(n: int) -> int:
@@ -149,5 +148,4 @@ def _rows(n: int) -> int:
 def _orthonormal(rng: np.random.Generator, rows: int, columns: int) -> Float:
     """Orthonormal columns, uniformly distributed."""
     q, r = np.linalg.qr(rng.standard_normal((rows, columns)))
-    signed: Float = q * np.where(np.diag(r) < 0, -1.0, 1.0)
-    return signed
+    return np.asarray(q * np.where(np.diag(r) < 0, -1.0, 1.0))

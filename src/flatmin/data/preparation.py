@@ -92,20 +92,19 @@ class Prepared:
         self.preparation, self._table, self._missing = preparation, table, preparation.missing
         self._rows = self._dropped = 0
         self._filled = np.zeros(len(table.choice.features), dtype=int)
-        self._means: Float | None = None
+        self._means: Float = np.empty(0)
         self._codes: dict[str, npt.NDArray[np.intp]] = {}  # of each category, in order
         if table.choice.labels or self._missing == "mean":
             self._first_pass()
         self.features = tuple(name for names in self._expanded() for name in names)
         if len({*self.features, *self.targets}) < len(self.features) + len(self.targets):
-            raise DataError(f"{self.source}: --one-hot makes a column whose name exists already")
+            raise DataError(f"{self.source}: one_hot makes a column whose name exists already")
 
     def _expanded(self) -> list[list[str]]:
         """For each chosen feature the columns it becomes."""
+        labels, codes = self._table.choice.labels, self._codes
         return [
-            [f"{name}={self._table.choice.labels[name].text(code)}" for code in self._codes[name]]
-            if name in self._codes
-            else [name]
+            [f"{name}={labels[name].text(i)}" for i in codes[name]] if name in codes else [name]
             for name in self._table.choice.features
         ]
 
@@ -136,7 +135,7 @@ class Prepared:
         self.check_rows(stay, 1)
         for name, count in zip(features, counts, strict=True):
             if not count:
-                raise DataError(f"{self.source}: the column {name!r} has no values; --drop it")
+                raise DataError(f"{self.source}: the column {name!r} has no values; drop it")
         for name in labels:
             order = labels[name].order()
             self._codes[name] = order[seen[name][order] > 0]
@@ -166,7 +165,6 @@ class Prepared:
                 block = np.concatenate([*parts, block[:, d:]], axis=1)
             if self._missing == "mean":
                 row, column = np.nonzero(np.isnan(block))
-                assert self._means is not None
                 block = block.copy()
                 block[row, column] = self._means[column]
             yield block

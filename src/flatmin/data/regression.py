@@ -78,19 +78,10 @@ class Regression(Shown):
 
     def contents(self) -> dict[str, Any]:
         """Its size, and the numbers that the theory needs of it."""
-        return {
-            "n": self.n,
-            "d": self.d,
-            "targets": self.targets,
-            "rank": self.rank,
-            "w_star_norm": self.w_star_norm,
-            "a": self.a if self.targets == 1 else None,
-            "smallest_eigenvalue": self.smallest_eigenvalue,
-            "largest_eigenvalue": self.largest_eigenvalue,
-            "condition_number": self.condition_number,
-            "risk_min": self.risk_min,
-            "preparation": self.preparation,
-        }
+        size = {name: getattr(self, name) for name in ("n", "d", "targets", "rank", "w_star_norm")}
+        ends = ("smallest_eigenvalue", "largest_eigenvalue", "condition_number")
+        rest = {name: getattr(self, name) for name in (*ends, "risk_min", "preparation")}
+        return {**size, "a": self.a if self.targets == 1 else None, **rest}
 
     def rows(self) -> list[tuple[str, str]]:
         """The table of `page`."""
@@ -189,11 +180,6 @@ class Regression(Shown):
         if self.targets > 1:
             raise SettingError(f"a is defined for one target, and there are {self.targets}")
         return self._quadratic(self.w_star / self.w_star_norm)
-
-    @property
-    def risk_at_zero(self) -> float:
-        """R(0), the mean square of the target: R_min + w*' Sigma w*."""
-        return self.risk_min + self.excess_at_zero
 
     @property
     def excess_at_zero(self) -> float:

@@ -90,13 +90,14 @@ def atlas(
         raise SettingError(f"an atlas is for one target, got {regression.targets}")
     starts, steps = check_count("starts", starts), check_count("steps", steps)
     least = minimal_sharpness(regression, depth).exact
-    networks = _near_flattest(
-        regression, Architecture.mlp(regression.d, depth, width), starts, seed
-    )
+    near = Architecture.mlp(regression.d, depth, width)
+    near.check_memory(starts * len(rates))
+    networks = _near_flattest(regression, near, starts, seed)
     drawn = None
     if runs:
         network = architecture_for(init, regression, depth, width=width, seed=seed)
-        addresses = [("basin", depth, i) for i in range(check_count("runs", runs))]
+        network.check_memory(check_count("runs", runs) * min(len(rates), BASIN_RATES))
+        addresses = [("basin", depth, i) for i in range(runs)]
         drawn = initialise(network, init, scale, seed, addresses, regression)
 
     def follow(start: Ensemble, c: Float, first: float | None = None) -> Orbits:
@@ -146,7 +147,7 @@ def atlas(
 
 def work(c: Float, starts: int, steps: int, runs: int) -> int:
     """The network steps of an atlas, at most."""
-    return steps * ((len(c) + 3 * REFINED) * starts + min(BASIN_RATES, len(c)) * runs)
+    return steps * ((len(c) + 4 * REFINED) * starts + min(BASIN_RATES, len(c)) * runs)
 
 
 def _rates(c: ArrayLike) -> Float:

@@ -162,7 +162,7 @@ class Atlases(Shown):
         notes = [
             *self.depths[0].preparation,
             "rates c are multiples of the ceiling; from c_2 on descent oscillates with period 2, "
-            "from c_4 on with period 4; c_div is the least rate at which a run diverged",
+            "from c_4 on with period 4; all runs survive below c_div, and some diverge above",
             "chaotic: the share of runs that were, and the rates between which they lie",
             f"sharpness: {CONVENTION}",
         ]

@@ -24,7 +24,10 @@ Without an orbit M moves by gradient flow below the edge (the same, as x goes to
 above it. S is not held at 2/eta: a swing of finite size is balanced where S at its middle is lower,
 and a swing that is no longer needed does not stop at once, it dies out as it does in descent.
 
-One eigenvalue is taken to be critical.
+**Several critical eigenvalues.** Where a second eigenvalue is near the edge, the swing has a
+covariance X in the span of the three largest, and its force in order 1 is
+(1/2) sum_ij X_ij D^3R[u_i, u_j] (`swing_covariance`). Order 2 is kept where X has one direction,
+and gives way to order 1 where it has more.
 """
 
 from __future__ import annotations
@@ -32,11 +35,14 @@ from __future__ import annotations
 import numpy as np
 
 from flatmin.core.arrays import Float, Whole, Yes
+from flatmin.core.seeds import generator
 from flatmin.curvature import sharpness
 from flatmin.curvature.directional import sharpness_gradient, slope_along
-from flatmin.curvature.linear import backward, forward
+from flatmin.curvature.lanczos import Deflated, lanczos
+from flatmin.curvature.linear import LinearHessian, backward, forward
 from flatmin.data.regression import Regression
 from flatmin.dynamics.line_orbit import TERMS, line_orbit
+from flatmin.dynamics.swing_covariance import pairs, swing_covariance
 from flatmin.network.architecture import Architecture
 from flatmin.network.ensemble import Ensemble
 
@@ -45,6 +51,11 @@ SUBSTEPS = 2
 # gamma, in units of 1/eta.
 RETURN = 0.5
 _SHARPNESS_TOLERANCE = 1e-6
+_OTHERS_TOLERANCE, _OTHERS_PRODUCTS = 1e-4, 60
+# How many eigenvalues may be critical, and the share of the edge from which a second one may be.
+CRITICAL, NEAR = 3, 0.95
+# A second direction has at least this share of the swing's variance.
+_SHARE = 1e-3
 
 
 class Middles:
@@ -62,6 +73,10 @@ class Middles:
         self.flat, self.rates, self.edge, self.order = flat, rates, 2.0 / rates, order
         self.initial = flat.copy()
         self.vectors = np.zeros_like(flat)
+        self.others = np.zeros((len(flat), CRITICAL - 1, flat.shape[1]))
+        random = generator(0, "central flow").standard_normal(flat.shape[1])
+        self._random = 0.1 * random / np.linalg.norm(random)
+        self.critical = np.ones(len(flat), dtype=np.int64)
         self.sharpness, self.residual, self.swing = np.zeros((3, len(flat)))
         self.excess, self.mean_excess, self.gradient = np.zeros((3, len(flat)))
 
@@ -92,11 +107,18 @@ class Middles:
         u = np.where(np.isfinite(top.value)[:, None], top.vector, 0.0)
         self.vectors[going] = u
         w, gradient = self._at(flat)
-        if self.order == 1:
-            velocity, q = self._first_order(flat, u, top.value, gradient, going, _all(flat))
-            excess = self._excess(w) + 0.5 * top.value * q
-        else:
-            velocity, q, excess = self._second_order(flat, u, top.value, gradient, going)
+        if fresh:
+            self._count(flat, u, top.value, going)
+        push, q, several = self._push(flat, u, top.value, gradient, going)
+        velocity, excess = -(gradient + push), self._excess(w) + 0.5 * top.value * q
+        if self.order == 2:
+            orbit, x2, mean, found = self._orbit(flat, u, going)
+            found &= ~several
+            flows = ~found & ~several & (top.value <= self.edge[going])
+            velocity = np.where(flows[:, None], -gradient, velocity)
+            velocity = np.where(found[:, None], orbit, velocity)
+            q = np.where(found, x2, np.where(flows, 0.0, q))
+            excess = np.where(found, mean, self._excess(w) + 0.5 * top.value * q)
         self.swing[going] = np.sqrt(q)
         if keep:
             self.sharpness[going], self.residual[going] = top.value, top.residual
@@ -104,24 +126,68 @@ class Middles:
             self.excess[going], self.mean_excess[going] = self._excess(w), excess
         return velocity
 
-    def _first_order(
-        self, flat: Float, u: Float, value: Float, gradient: Float, going: Whole, chosen: Yes
-    ) -> tuple[Float, Float]:
-        """The velocity and sigma^2; of networks that are not chosen sigma^2 is 0."""
-        q, push = np.zeros(len(flat)), np.zeros_like(flat)
-        if chosen.any():
-            slope = sharpness_gradient(self.regression, self.architecture, flat[chosen], u[chosen])
-            back = RETURN / self.rates[going][chosen] * (value - self.edge[going])[chosen]
-            along = np.einsum("ni,ni->n", slope, gradient[chosen])
-            square = np.maximum(np.einsum("ni,ni->n", slope, slope), np.finfo(float).tiny)
-            q[chosen] = np.maximum(0.0, 2.0 * (back - along) / square)
-            push[chosen] = 0.5 * q[chosen, None] * slope
-        return -(gradient + push), q
+    def _count(self, flat: Float, u: Float, value: Float, going: Whole) -> None:
+        """How many eigenvalues are near the edge, until the next time."""
+        near, self.critical[going] = value > NEAR * self.edge[going], 1
+        if near.any():
+            block, _ = self._leading(flat[near], u[near], value[near], going[near], CRITICAL)
+            others = np.linalg.eigvalsh(block)[:, :-1] > NEAR * self.edge[going[near], None]
+            self.critical[going[near]] += others.sum(axis=1)
 
-    def _second_order(
+    def _leading(
+        self, flat: Float, u: Float, value: Float, going: Whole, k: int
+    ) -> tuple[Float, Float]:
+        """The Hessian in the span of its k leading eigenvectors, and these `[network, k, P]`."""
+        if k == 1:
+            return value[:, None, None], u[:, None]
+        hessian = LinearHessian(self.regression, self.architecture, flat)
+        deflated: LinearHessian | Deflated = hessian
+        found = [hessian.restrict(u)]
+        for i in range(k - 1):
+            deflated = Deflated(deflated, value, found[-1])
+            begin = hessian.restrict(self.others[going, i] + self._random)
+            value, _, _, vector = lanczos(deflated, begin, _OTHERS_TOLERANCE, _OTHERS_PRODUCTS)
+            found.append(vector)
+            self.others[going, i] = hessian.lift(vector)
+        basis = np.linalg.qr(np.stack(found, axis=2))[0].transpose(2, 0, 1)
+        images = np.stack([hessian.product(one) for one in basis])
+        return np.einsum("anp,bnp->nab", images, basis), np.stack(list(map(hessian.lift, basis)), 1)
+
+    def _push(
         self, flat: Float, u: Float, value: Float, gradient: Float, going: Whole
-    ) -> tuple[Float, Float, Float]:
-        """The velocity, q = x^2 and the mean excess risk of the two ends of the swing."""
+    ) -> tuple[Float, Float, Yes]:
+        """The force of the swing in order 1, its variance, whether it has several directions."""
+        push, q = np.zeros_like(flat), np.zeros(len(flat))
+        several = np.zeros(len(flat), dtype=bool)
+        for k in range(1, CRITICAL + 1):
+            chosen = np.flatnonzero(self.critical[going] == k)
+            if not len(chosen):
+                continue
+            some = going[chosen]
+            block, vectors = self._leading(flat[chosen], u[chosen], value[chosen], some, k)
+            third = np.stack([self._third(flat[chosen], vectors, i, j) for i, j in pairs(k)], 1)
+            gram, along = third @ third.transpose(0, 2, 1), third @ gradient[chosen, :, None]
+            over = block - self.edge[some, None, None] * np.eye(k)
+            x = swing_covariance(gram, RETURN / self.rates[some, None, None] * over, along[:, :, 0])
+            weights = [x[:, i, j] * (1.0 if i == j else 2.0) for i, j in pairs(k)]
+            push[chosen] = 0.5 * np.einsum("nm,nmp->np", np.stack(weights, 1), third)
+            q[chosen] = np.trace(x, axis1=1, axis2=2)
+            if k > 1:
+                spread = np.linalg.eigvalsh(x)
+                several[chosen] = spread[:, -2] > _SHARE * spread[:, -1]
+        return push, q, several
+
+    def _third(self, flat: Float, u: Float, i: int, j: int) -> Float:
+        """D^3R[u_i, u_j], by polarisation."""
+        data, network = self.regression, self.architecture
+        if i == j:
+            return sharpness_gradient(data, network, flat, u[:, i])
+        plus, minus = u[:, i] + u[:, j], u[:, i] - u[:, j]
+        of_plus = sharpness_gradient(data, network, flat, plus)
+        return 0.25 * (of_plus - sharpness_gradient(data, network, flat, minus))
+
+    def _orbit(self, flat: Float, u: Float, going: Whole) -> tuple[Float, Float, Float, Yes]:
+        """Velocity, q = x^2, mean excess risk of the two ends, and whether there is an orbit."""
         slope = slope_along(self.regression, self.architecture, flat, u, TERMS)
         m, q, found = line_orbit(slope, self.edge[going], self.swing[going] ** 2)
         x = np.sqrt(q)
@@ -129,11 +195,7 @@ class Middles:
         excess = 0.5 * (self._excess(w_up) + self._excess(w_down))
         mean = 0.5 * (up + down)
         along = np.einsum("ni,ni->n", mean, u) + self.edge[going] * m
-        above = ~found & (value > self.edge[going])
-        other, sigma = self._first_order(flat, u, value, gradient, going, above)
-        velocity = np.where(found[:, None], along[:, None] * u - mean, other)
-        excess = excess + 0.5 * value * sigma
-        return velocity, np.where(found, q, sigma), excess
+        return along[:, None] * u - mean, q, excess, found
 
     def _at(self, flat: Float) -> tuple[Float, Float]:
         """w and the gradient."""
@@ -151,7 +213,3 @@ class Middles:
         """|w - w*|^2 of the middle."""
         w = backward(self.architecture.split(self.flat[going]), self.architecture.p)[0]
         return np.asarray(np.sum((w - self.regression.w_star) ** 2, axis=1))
-
-
-def _all(flat: Float) -> Yes:
-    return np.ones(len(flat), dtype=bool)

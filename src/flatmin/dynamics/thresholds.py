@@ -4,9 +4,11 @@ At c_2 and c_4 something is born whose width grows as the square root of the dis
 threshold: the orbit of period two; the distance of an output from that two steps before. So the
 squared width is a smooth function of c: a cubic is fitted on runs beyond the threshold and
 continued to 0, and the error is how far that of a quadratic is from it, with the fit's own. (Runs
-at the threshold itself would take for ever.) c_div is the least rate at which a run diverged, so
-not below the true one; its error is how far the rates tried are apart, and the next lost run from
-the first.
+at the threshold itself would take for ever.)
+
+c_div lies between two rates, and its error is half of their distance. The upper is the least at
+which a run diverged. The lower is the next below it at which all survive, less the distance from
+the first lost run to the second: as rare as losses are above, they may have been missed below.
 """
 
 from __future__ import annotations
@@ -91,15 +93,18 @@ def _continued(c: Float, squared: Float) -> Threshold | None:
 
 
 def divergence(run: Run, every: Float, orbits: Orbits) -> Threshold | None:
-    """The least rate at which a run diverged, looked for again below the first of the map."""
-    lost = every[orbits.kind == DIVERGED]
+    """c_div, between the last rate that all runs survive and the first at which one is lost."""
+    lost, tried = every[orbits.kind == DIVERGED], every
     if not len(lost):
         return None
-    first, rates = lost.min(), np.unique(every)
-    below = rates[rates < first]
-    # Just above the threshold few runs diverge: look further down than the last rate without any.
-    low = below[max(0, len(below) - 8)] if len(below) else 0.5 * first
-    c, found = run(np.linspace(low, first, REFINED))
-    every_lost = np.sort(np.concatenate([lost, c[found.kind == DIVERGED]]))
-    gap = every_lost[1] - every_lost[0] if len(every_lost) > 1 else 0.0
-    return Threshold(float(every_lost[0]), float((first - low) / (REFINED - 1) + gap))
+    for reach in (8, 4):
+        below = np.unique(tried[tried < lost.min()])
+        # Just above the threshold few runs diverge: look further down than the last rate without.
+        low = below[-min(reach, len(below))] if len(below) else 0.5 * lost.min()
+        c, found = run(np.linspace(low, lost.min(), REFINED))
+        lost = np.unique(np.concatenate([lost, c[found.kind == DIVERGED]]))
+        tried = np.concatenate([tried, c])
+    survived = np.max(tried[tried < lost[0]], initial=0.0)
+    gap = lost[1] - lost[0] if len(lost) > 1 else lost[0] - survived
+    low, high = float(survived - gap), float(lost[0])
+    return Threshold(0.5 * (low + high), 0.5 * (high - low))

@@ -13,7 +13,7 @@ depth 2 and above: S_min = 0, and no learning rate is too large. At depth 1 the 
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from functools import reduce
 from numbers import Integral
 from typing import Any, Self
 
@@ -30,12 +30,7 @@ except ImportError as error:
     ) from error
 
 from flatmin.core.arrays import Float
-from flatmin.core.checks import (
-    check_choice,
-    check_count,
-    check_depth,
-    check_nonnegative,
-)
+from flatmin.core.checks import check_choice, check_count, check_depth, check_nonnegative
 from flatmin.core.errors import NothingToLearn, SettingError
 from flatmin.curvature import sharpness
 from flatmin.data.regression import Regression
@@ -145,35 +140,22 @@ class DeepLinearRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self._check_settings()
         X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
         y = np.asarray(y, dtype=np.float64)
-        columns = y if y.ndim == 2 else y[:, None]
-        inputs, x_mean = _centred(X) if self.fit_intercept else (X, np.zeros(X.shape[1]))
-        outputs, y_mean = (
-            _centred(columns) if self.fit_intercept else (columns, np.zeros(columns.shape[1]))
-        )
-        found = self._trained(inputs, outputs)
-        if found.trouble:
-            warnings.warn(found.trouble, ConvergenceWarning, stacklevel=2)
-        coef, intercept = found.product, y_mean - found.product @ x_mean
-        self.coef_ = coef if y.ndim == 2 else coef[0]
+        inputs, outputs = X, y.reshape(len(y), -1)
+        x_mean, y_mean = np.zeros(inputs.shape[1]), np.zeros(outputs.shape[1])
+        if self.fit_intercept:
+            (inputs, x_mean), (outputs, y_mean) = _centred(inputs), _centred(outputs)
+        coef = self._train(inputs, outputs)
+        bias = y_mean - coef @ x_mean
+        self.coef_, self.intercept_ = (coef, bias) if y.ndim == 2 else (coef[0], float(bias[0]))
         if not self.fit_intercept:
             self.intercept_ = 0.0
-        else:
-            self.intercept_ = intercept if y.ndim == 2 else float(intercept[0])
-        self.weights_ = found.weights
-        self.sharpness_ = found.sharpness
-        self.critical_rate_ = found.critical_rate
-        self.minimal_sharpness_ = 2.0 / found.critical_rate
-        self.learning_rate_ = found.learning_rate
-        self.n_iter_, self.learned_, self.state_ = found.steps, found.learned, found.state
-        self.history_ = found.history
         return self
 
     def predict(self, X: Any) -> Float:
         """The network's outputs, (n,) or (n, m) as the targets were."""
         check_is_fitted(self)
         X = validate_data(self, X, dtype=np.float64, reset=False)
-        predicted: Float = X @ self.coef_.T + self.intercept_
-        return predicted
+        return np.asarray(X @ self.coef_.T + self.intercept_)
 
     def _check_settings(self) -> None:
         check_depth(self.depth)
@@ -182,20 +164,17 @@ class DeepLinearRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         check_share("learned_at", self.learned_at)
         if self.learning_rate is not None:
             check_rate(self.learning_rate)
-        for name, value, check in (
-            ("width", self.width, check_count),
-            ("max_steps", self.max_steps, check_count),
-        ):
+        for name, value in (("width", self.width), ("max_steps", self.max_steps)):
             if value is not None:
-                check(name, value)
+                check_count(name, value)
 
     def _seed(self) -> int:
         if isinstance(self.random_state, Integral):
             return int(self.random_state)
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
-    def _trained(self, inputs: Float, outputs: Float) -> _Found:
-        """The network for centred data."""
+    def _train(self, inputs: Float, outputs: Float) -> Float:
+        """Find and keep the network for centred data; its product (m, d)."""
         # A row given twice is the same problem, and a regression wants two rows.
         repeats = 2 if len(inputs) == 1 else 1
         X, Y = np.tile(inputs, (repeats, 1)), np.tile(outputs, (repeats, 1))
@@ -210,35 +189,30 @@ class DeepLinearRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         ceiling = predict(regression, self.depth, architecture.output_norm).critical_rate
         rate, outcome, reason = self._descended(regression, architecture, seed, ceiling)
         weights = outcome.ensemble[0]
-        product = np.eye(architecture.inputs)
-        for layer in weights:
-            product = layer @ product
-        if architecture.output is not None:
-            product = architecture.p[None, :] @ product
-        steps, state, learned = (
-            int(outcome.steps[0]),
-            str(outcome.state[0]),
-            bool(outcome.learned[0]),
+        self._keep(
+            weights=weights,
+            sharpness=float(sharpness(regression, outcome.ensemble)[0].value),
+            critical_rate=ceiling,
+            learning_rate=rate,
+            n_iter=int(outcome.steps[0]),
+            learned=bool(outcome.learned[0]),
+            state=str(outcome.state[0]),
+            history=outcome.trace,
         )
-        trouble = ""
-        if not learned:
+        if not self.learned_:
             share = outcome.excess_risk[0] / regression.excess_at_zero
             trouble = (
-                f"The network has not learned: after {steps} steps at learning rate {rate:.4g} it "
-                f"is {state} with {share:.2g} of the excess risk of w = 0. {reason}"
-            ).rstrip()
-        return _Found(
-            product,
-            weights,
-            float(sharpness(regression, outcome.ensemble)[0].value),
-            ceiling,
-            rate,
-            steps,
-            learned,
-            state,
-            outcome.trace,
-            trouble,
-        )
+                f"The network has not learned: after {self.n_iter_} steps at learning rate "
+                f"{rate:.4g} it is {self.state_} with {share:.2g} of the excess risk of w = 0. "
+                f"{reason}"
+            )
+            warnings.warn(trouble.rstrip(), ConvergenceWarning, stacklevel=3)
+        return reduce(lambda product, layer: layer @ product, [*weights, architecture.output_map])
+
+    def _keep(self, **found: Any) -> None:
+        for name, value in found.items():
+            setattr(self, f"{name}_", value)
+        self.minimal_sharpness_ = 2.0 / self.critical_rate_
 
     def _descended(
         self, regression: Regression, architecture: Architecture, seed: int, ceiling: float
@@ -284,8 +258,8 @@ class DeepLinearRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             "learning rate; lower the scale"
         )
 
-    def _zero(self, inputs: Float, targets: int) -> _Found:
-        """The zero network, where w* = 0."""
+    def _zero(self, inputs: Float, targets: int) -> Float:
+        """Keep the zero network, where w* = 0."""
         import pandas as pd
 
         d = inputs.shape[1]
@@ -294,33 +268,17 @@ class DeepLinearRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         curvature = 0.0
         if self.depth == 1:
             curvature = 2.0 * float(np.linalg.norm(inputs, 2)) ** 2 / len(inputs)
-        return _Found(
-            np.zeros((targets, d)),
-            [np.zeros(shape) for shape in shapes],
-            curvature,
-            2.0 / curvature if curvature > 0.0 else np.inf,
-            None if isinstance(self.learning_rate, str) else self.learning_rate,
-            0,
-            True,
-            State.SETTLED.value,
-            pd.DataFrame({"step": [0], "excess_risk": [0.0], "sharpness": [curvature]}),
+        self._keep(
+            weights=[np.zeros(shape) for shape in shapes],
+            sharpness=curvature,
+            critical_rate=2.0 / curvature if curvature > 0.0 else np.inf,
+            learning_rate=None if isinstance(self.learning_rate, str) else self.learning_rate,
+            n_iter=0,
+            learned=True,
+            state=State.SETTLED.value,
+            history=pd.DataFrame({"step": [0], "excess_risk": [0.0], "sharpness": [curvature]}),
         )
-
-
-@dataclass(frozen=True, eq=False)
-class _Found:
-    """A network for centred data; `product` is (m, d), `trouble` what to warn of."""
-
-    product: Float
-    weights: list[Float]
-    sharpness: float
-    critical_rate: float
-    learning_rate: float | None
-    steps: int
-    learned: bool
-    state: str
-    history: Any
-    trouble: str = ""
+        return np.zeros((targets, d))
 
 
 def _centred(columns: Float) -> tuple[Float, Float]:

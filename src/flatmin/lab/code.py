@@ -9,6 +9,7 @@ from flatmin.dynamics.methods import METHODS
 from flatmin.lab.engine import QUANTITIES, Ground, recording, segments
 from flatmin.lab.settings import Setting, address
 from flatmin.lab.tables import Tables
+from flatmin.study.sections import PREPARING
 
 
 def as_python(ground: Ground, tables: Tables) -> str:
@@ -54,12 +55,9 @@ def _data(setting: Setting, tables: Tables) -> list[str]:
 
 
 def _preparation(prepared: Preparation) -> str:
-    words = []
-    for name in ("drop", "one_hot", "missing", "intercept", "standardise"):
-        value = getattr(prepared, name)
-        if value:
-            words.append(f"{name}={value!r}")
-    return f"flatmin.Preparation({', '.join(words)})"
+    given = {name: getattr(prepared, name) for name in PREPARING}
+    words = ", ".join(f"{name}={value!r}" for name, value in given.items() if value)
+    return f"flatmin.Preparation({words})"
 
 
 def _network(ground: Ground) -> list[str]:
@@ -168,18 +166,14 @@ def as_command(ground: Ground, tables: Tables) -> str:
 
 
 def _table_options(setting: Setting) -> list[str]:
-    problem = setting.problem
     words: list[str] = []
-    for name in problem.features or ():
-        words += ["--features", name]
-    for name in problem.drop or ():
-        words += ["--drop", name]
-    for name in problem.one_hot or ():
-        words += ["--one-hot", name]
-    if problem.missing is not None:
-        words += ["--missing", problem.missing]
-    words += ["--intercept"] if problem.intercept else []
-    words += ["--standardise"] if problem.standardise else []
+    for name in ("features", *PREPARING):
+        value, option = getattr(setting.problem, name), f"--{name.replace('_', '-')}"
+        if value is True:
+            words.append(option)
+        else:
+            for one in (value,) if isinstance(value, str) else value or ():
+                words += [option, one]
     return words
 
 

@@ -40,7 +40,8 @@ from flatmin.lab.settings import LARGEST, METHODS, setting_of
 from flatmin.lab.shown import Pieces
 from flatmin.lab.tables import MOST_BYTES, Stored, Tables
 from flatmin.lab.workers import Stop, Stopped, Workers
-from flatmin.ledger.statements import STATEMENTS, Statement
+from flatmin.ledger.statement import Statement
+from flatmin.ledger.statements import STATEMENTS
 from flatmin.network.activations import ACTIVATIONS
 from flatmin.network.initialisation import INITIALISATIONS
 
@@ -305,7 +306,7 @@ def _static() -> dict[str, bytes]:
 def _statement_page(one: Statement) -> str:
     # What needs more than a run is explained by its module.
     own = f"flatmin.ledger.{one.id.replace('-', '_')}"
-    text = getdoc(one.check or one.sweep or import_module(own)) or import_module(own).__doc__ or ""
+    text = getdoc(one.judge) or import_module(own).__doc__ or ""
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'

@@ -6,8 +6,6 @@ chains, or scalar networks, made for it, once for every data set and depth among
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from flatmin.core.arrays import Float
@@ -15,8 +13,8 @@ from flatmin.core.seeds import generator
 from flatmin.dynamics.descent import descend
 from flatmin.dynamics.measures import error_of_map, task
 from flatmin.ledger.evidence import EPSILON, Evidence
-from flatmin.ledger.lacks import lacks
-from flatmin.ledger.record import Describe, Record, compare, not_applicable, sandwich
+from flatmin.ledger.record import Place, Record, at_most, sandwich
+from flatmin.ledger.statement import NotApplicable, need, statement
 from flatmin.network.architecture import Architecture
 from flatmin.network.ensemble import Ensemble
 from flatmin.theory.flip import flip
@@ -41,223 +39,185 @@ SIMPLE = 1e-6
 NEVER = 1e-300
 
 
-def period_two_orbit(cases: Sequence[Evidence]) -> list[Record]:
+@statement(
+    "period-two-orbit",
+    "The orbit of one mode",
+    "|u/predicted - 1|",
+    "one output, L >= 2, w* an eigenvector of Sigma with Lam <= L a",
+    once=True,
+)
+def period_two_orbit(runs: Evidence) -> Record:
     """If Sigma w* = a w* and Lam <= L a, balanced chains at c > 1 have the orbit u, z u with
     u^L (1 + z^{2L-1}) = 1 + z^{L-1} and z = 1 + (2c/L) u^{L-2} (1 - u^L), and below c_4 nearby runs
     of gradient descent are drawn to it by its multiplier a period."""
-    name = "period-two-orbit"
-    hypothesis = "one output, L >= 2, w* an eigenvector of Sigma with Lam <= L a"
-    records = []
-    for runs in _each(cases, 2):
-        data, depth = runs.regression, runs.depth
-        if not one_mode(data, depth):
-            continue
-        orbit = mode_orbit(depth, ORBIT_RATE)
-        network = runs.initial.architecture
-        size = Units.of(data, depth, network.output_norm).weight
-        start = _chain(network, data.w_star / data.w_star_norm, np.full(depth, size * orbit.low))
-        start *= 1.0 + OFF
-        steps = 2 * PERIODS + np.arange(2)
-        end = _after(runs, np.tile(start, (2, 1)), ORBIT_RATE, steps)
-        u = _output(runs, end) ** (1.0 / depth)
-        # What the multiplier leaves of the first distance, twice, and the rounding of 2 L factors.
-        left = 2.0 * OFF * abs(orbit.multiplier) ** PERIODS + 100.0 * EPSILON * depth
-        records.append(
-            compare(
-                name,
-                np.abs(u / [orbit.low, orbit.high] - 1.0)[:, None],
-                np.full((2, 1), left),
-                measured="smaller",
-                hypothesis=hypothesis,
-                network_axis=1,
-                place=_at(f"depth {depth}", "point"),
-                note=f"c = {ORBIT_RATE:g}, from {OFF:g} off; a period multiplies by "
-                f"{orbit.multiplier:.3g}",
-            )
-        )
-    return records or [_nothing(name, hypothesis, cases, 2, "w* an eigenvector of Sigma")]
+    need(runs, one_output=True, layers=2)
+    data, depth, network = runs.regression, runs.depth, runs.initial.architecture
+    if not one_mode(data, depth):
+        raise NotApplicable("w* an eigenvector of Sigma")
+    orbit = mode_orbit(depth, ORBIT_RATE)
+    size = Units.of(data, depth, network.output_norm).weight
+    start = _chain(network, data.w_star / data.w_star_norm, np.full(depth, size * orbit.low))
+    start *= 1.0 + OFF
+    end = _after(runs, np.tile(start, (2, 1)), ORBIT_RATE, 2 * PERIODS + np.arange(2))
+    u = _output(runs, end) ** (1.0 / depth)
+    # What the multiplier leaves of the first distance, twice, and the rounding of 2 L factors.
+    left = 2.0 * OFF * abs(orbit.multiplier) ** PERIODS + 100.0 * EPSILON * depth
+    factor = f"a period multiplies by {orbit.multiplier:.3g}"
+    return at_most(
+        np.abs(u / [orbit.low, orbit.high] - 1.0),
+        left,
+        place=_at(runs, "point"),
+        note=f"c = {ORBIT_RATE:g}, from {OFF:g} off; {factor}",
+    )
 
 
-def flip_at_the_ceiling(cases: Sequence[Evidence]) -> list[Record]:
+@statement(
+    "flip-at-the-ceiling",
+    "An orbit is born at 2/S_min",
+    {"amplitude": "|ε²/predicted - 1|", "below it settles": "width left"},
+    "one output, L >= 2, S_min simple and D > 0",
+    once=True,
+)
+def flip_at_the_ceiling(runs: Evidence) -> list[Record]:
     """If S_min is a simple eigenvalue at the flattest chain and D > 0, gradient descent settles
     there below c = 1, and above has an orbit of period two with half-width
     eps^2 = (S_min/D)(c - 1) (1 + O(c - 1)): a quarter of c - 1 leaves a quarter of the error, and
     certainly less than half of it."""
-    name = "flip-at-the-ceiling"
-    hypothesis = "one output, L >= 2, S_min simple and D > 0"
-    records = []
-    for runs in _each(cases, 2):
-        found = flip(runs.regression, runs.depth, runs.output_norm)
-        if not found.supercritical or found.gap < SIMPLE:
-            continue
-        c = np.append(1.0 + NEAR, BELOW)
-        network, flat, x = runs.initial.architecture, *_flattest_chain(runs)
-        size = np.sqrt([abs(found.amplitude_squared(one)) for one in c])
-        start = np.repeat(flat + size[:, None] * x, 2, axis=0)
-        steps = FLIP_STEPS + np.tile(np.arange(2), len(c))
-        end = _after(runs, start, np.repeat(c, 2), steps).reshape(len(c), 2, network.parameters)
-        width = 0.5 * np.linalg.norm(end[:, 1] - end[:, 0], axis=1)
-        error = np.abs(width[:2] ** 2 / size[:2] ** 2 - 1.0)
-        place = f"depth {runs.depth}"
-        records += [
-            compare(
-                name,
-                error[:1],
-                0.5 * error[1:],
-                measured="smaller",
-                part="amplitude",
-                hypothesis=hypothesis,
-                room=1e-6,
-                place=_at(f"{place}, c = {1 + NEAR[0]:g}"),
-                note=f"eps^2/predicted - 1 is {error[0]:.2g} at c - 1 = {NEAR[0]:g} and "
-                f"{error[1]:.2g} at {NEAR[1]:g}",
-            ),
-            compare(
-                name,
-                width[2:] / size[2:],
-                np.array([0.5]),
-                measured="smaller",
-                part="below it settles",
-                hypothesis=hypothesis,
-                place=_at(f"{place}, c = {BELOW:g}"),
-                note=f"what is left of the same width after {FLIP_STEPS} steps, against a half",
-            ),
-        ]
-    return records or [_nothing(name, hypothesis, cases, 2, "a simple S_min and D > 0")]
+    need(runs, one_output=True, layers=2)
+    found = flip(runs.regression, runs.depth, runs.output_norm)
+    if not found.supercritical or found.gap < SIMPLE:
+        raise NotApplicable("a simple S_min and D > 0")
+    c = np.append(1.0 + NEAR, BELOW)
+    flat, x = _flattest_chain(runs)
+    size = np.sqrt([abs(found.amplitude_squared(one)) for one in c])
+    start = np.repeat(flat + size[:, None] * x, 2, axis=0)
+    steps = FLIP_STEPS + np.tile(np.arange(2), len(c))
+    end = _after(runs, start, np.repeat(c, 2), steps).reshape(len(c), 2, -1)
+    width = 0.5 * np.linalg.norm(end[:, 1] - end[:, 0], axis=1)
+    error = np.abs(width[:2] ** 2 / size[:2] ** 2 - 1.0)
+    return [
+        at_most(
+            error[:1],
+            0.5 * error[1:],
+            part="amplitude",
+            room=1e-6,
+            place=_at(runs, more=f", c = {1 + NEAR[0]:g}"),
+            note=f"eps^2/predicted - 1 is {error[0]:.2g} at c - 1 = {NEAR[0]:g} and "
+            f"{error[1]:.2g} at {NEAR[1]:g}",
+        ),
+        at_most(
+            width[2:] / size[2:],
+            0.5,
+            part="below it settles",
+            place=_at(runs, more=f", c = {BELOW:g}"),
+            note=f"what is left of the same width after {FLIP_STEPS} steps, against a half",
+        ),
+    ]
 
 
-def oscillation_balances(cases: Sequence[Evidence]) -> list[Record]:
+@statement(
+    "oscillation-balances",
+    "Oscillating balances layers",
+    {"factor": "error of the factor", "balances": "|r_2² - r_3²|"},
+    "one output, L >= 3",
+    once=True,
+)
+def oscillation_balances(runs: Evidence) -> list[Record]:
     """In a chain, a step multiplies r_j^2 - r_k^2, 2 <= j < k, by 1 - (eta g/(r_j r_k))^2 exactly;
     so an oscillation with eta |g| < sqrt(2) r_j r_k throughout balances the layers."""
-    name, hypothesis = "oscillation-balances", "one output, L >= 3"
-    records = []
-    for runs in _each(cases, 3):
-        flat, x = _flattest_chain(runs)
-        size = np.sqrt(flip(runs.regression, runs.depth, runs.output_norm).amplitude_squared(1.05))
-        network = runs.initial.architecture
-        layers = network.split(flat + size * x)
-        layers[1], layers[2] = layers[1] * (1.0 + UNEVEN), layers[2] / (1.0 + UNEVEN)
-        path = followed(runs, network.join(layers))
-        r = np.array([np.linalg.norm(w, axis=(1, 2)) for w in network.split(path)])[1:3]
-        gap = r[0] ** 2 - r[1] ** 2
-        pull = _pull(runs, path)[:-1]
-        predicted = gap[:-1] * imbalance_factor(pull, r[0, :-1], r[1, :-1])
-        where = f"depth {runs.depth}, layers 2 and 3"
-        # Of a norm, and of eta g, whose own error the small gap does not multiply up.
-        rounding = 100.0 * EPSILON * runs.widest * float(np.max(r)) ** 2
-        within = np.abs(pull) < np.sqrt(2.0) * r[0, :-1] * r[1, :-1]
-        records += [
-            compare(
-                name,
-                np.abs(gap[1:] - predicted)[:, None],
-                np.full((BALANCE_STEPS, 1), rounding),
-                measured="smaller",
-                part="factor",
-                hypothesis=hypothesis,
-                network_axis=1,
-                place=_at(where, "step"),
-                note="the bound is rounding",
-            ),
-            compare(
-                name,
-                np.abs(gap[1:])[:, None],
-                np.abs(gap[:-1])[:, None],
-                measured="smaller",
-                part="balances",
-                hypothesis=f"{hypothesis}, eta |g| < sqrt(2) r_j r_k",
-                applies=within[:, None],
-                room=rounding,
-                network_axis=1,
-                place=_at(where, "step"),
-            ),
-        ]
-    return records or [_nothing(name, hypothesis, cases, 3)]
+    need(runs, one_output=True, layers=3)
+    flat, x = _flattest_chain(runs)
+    size = np.sqrt(flip(runs.regression, runs.depth, runs.output_norm).amplitude_squared(1.05))
+    network = runs.initial.architecture
+    layers = network.split(flat + size * x)
+    layers[1], layers[2] = layers[1] * (1.0 + UNEVEN), layers[2] / (1.0 + UNEVEN)
+    path = followed(runs, network.join(layers))
+    r = np.array([np.linalg.norm(w, axis=(1, 2)) for w in network.split(path)])[1:3]
+    gap = r[0] ** 2 - r[1] ** 2
+    pull = _pull(runs, path)[:-1]
+    predicted = gap[:-1] * imbalance_factor(pull, r[0, :-1], r[1, :-1])
+    # Of a norm, and of eta g, whose own error the small gap does not multiply up.
+    rounding = 100.0 * EPSILON * runs.widest * float(np.max(r)) ** 2
+    place = _at(runs, "step", more=", layers 2 and 3")
+    return [
+        at_most(
+            np.abs(gap[1:] - predicted),
+            rounding,
+            part="factor",
+            place=place,
+            note="the bound is rounding",
+        ),
+        at_most(
+            np.abs(gap[1:]),
+            np.abs(gap[:-1]),
+            part="balances",
+            hypothesis="one output, L >= 3, eta |g| < sqrt(2) r_j r_k",
+            applies=np.abs(pull) < np.sqrt(2.0) * r[0, :-1] * r[1, :-1],
+            room=rounding,
+            place=place,
+        ),
+    ]
 
 
-def flow_sharpness_falls(cases: Sequence[Evidence]) -> list[Record]:
+@statement(
+    "flow-sharpness-falls",
+    "The flow's sharpness falls",
+    "sharpness the flow reaches",
+    "scalar networks with the data's a and |w*|, L >= 2, eta |g| <= |w_i w_j|",
+    once=True,
+)
+def flow_sharpness_falls(runs: Evidence) -> Record:
     """In a scalar network a step with eta |g| <= |w_i w_j| for all i != j does not increase the
     sharpness at which gradient flow would end from there. (Kreisler et al. 2023; the condition and
     the proof are this project's: `theory.one_neuron`.)"""
-    name = "flow-sharpness-falls"
-    hypothesis = "scalar networks with the data's a and |w*|, L >= 2, eta |g| <= |w_i w_j|"
-    records = []
-    for runs in _each(cases, 2):
-        data, depth = runs.regression, runs.depth
-        target, size = data.w_star_norm, Units.of(data, depth).weight
-        ceiling = 2.0 / lower_bound(data, depth)
-        random = generator(0, "scalar", depth)
-        w = size * np.exp(0.2 * random.standard_normal((SCALAR_STARTS, len(SCALAR_RATES), depth)))
-        path, met = [w], []
-        with np.errstate(all="ignore"):
-            for _ in range(SCALAR_STEPS):
-                w, pull = scalar_step(w, ceiling * np.array(SCALAR_RATES), target, data.a)
-                met.append(np.abs(pull) <= pull_limit(path[-1]))
-                path.append(w)
-            values = flow_sharpness(np.array(path), target, data.a)
-        records.append(
-            compare(
-                name,
-                values[1:, ..., None],
-                values[:-1, ..., None],
-                measured="smaller",
-                hypothesis=hypothesis,
-                applies=np.array(met)[..., None],
-                room=1e3 * EPSILON * depth * np.nan_to_num(values[:-1, ..., None]),
-                network_axis=3,
-                place=_at(f"depth {depth}", "step", "start", "rate"),
-                why="steps that are small enough",
-            )
-        )
-    return records or [_nothing(name, hypothesis, cases, 2)]
+    need(runs, one_output=True, layers=2)
+    data, depth = runs.regression, runs.depth
+    target, size = data.w_star_norm, Units.of(data, depth).weight
+    ceiling = 2.0 / lower_bound(data, depth)
+    random = generator(0, "scalar", depth)
+    w = size * np.exp(0.2 * random.standard_normal((SCALAR_STARTS, len(SCALAR_RATES), depth)))
+    path, met = [w], []
+    with np.errstate(all="ignore"):
+        for _ in range(SCALAR_STEPS):
+            w, pull = scalar_step(w, ceiling * np.array(SCALAR_RATES), target, data.a)
+            met.append(np.abs(pull) <= pull_limit(path[-1]))
+            path.append(w)
+        values = flow_sharpness(np.array(path), target, data.a)
+    return at_most(
+        values[1:],
+        values[:-1],
+        applies=met,
+        room=1e3 * EPSILON * depth * np.nan_to_num(values[:-1]),
+        place=_at(runs, "step", "start", "rate"),
+        why="steps that are small enough",
+    )
 
 
-def one_neuron_bounds(cases: Sequence[Evidence]) -> list[Record]:
+@statement(
+    "one-neuron-bounds",
+    "Around the limit of tiny weights",
+    "limit of the sharpness",
+    "one output, L >= 2",
+    once=True,
+)
+def one_neuron_bounds(runs: Evidence) -> list[Record]:
     """lambda_max(Sigma + (L-1) z z') lies between Lam + (L-1) z_1^2 and Lam + (L-1) |z|^2: this is,
     times 2 t_0, the bounds that Yoo, Song and Yun (2025) give for one neuron a layer, around the
     exact limit of the sharpness from vanishing weights."""
-    name, hypothesis = "one-neuron-bounds", "one output, L >= 2"
-    records: list[Record] = []
-    for runs in _each(cases, 2):
-        low, high = small_limit_bounds(runs.regression, runs.depth, runs.output_norm)
-        limit = limit_of(runs.regression, runs.depth, runs.output_norm)
-        records += sandwich(
-            name,
-            np.array([low]),
-            np.array([limit]),
-            np.array([high]),
-            hypothesis=hypothesis,
-            room=100.0 * EPSILON * high,
-            place=_at(f"depth {runs.depth}"),
-        )
-    return records or [_nothing(name, hypothesis, cases, 2)]
+    need(runs, one_output=True, layers=2)
+    low, high = small_limit_bounds(runs.regression, runs.depth, runs.output_norm)
+    limit = limit_of(runs.regression, runs.depth, runs.output_norm)
+    return sandwich([low], [limit], [high], room=100.0 * EPSILON * high, place=_at(runs))
 
 
-def _each(cases: Sequence[Evidence], layers: int) -> list[Evidence]:
-    """One piece of evidence for every data set, shape and |p| that the statements are about."""
-    kept: dict[tuple[bytes, tuple[int, ...], float], Evidence] = {}
-    for runs in cases:
-        if not lacks(runs, one_output=True, layers=layers):
-            widths = runs.initial.architecture.widths
-            key = (runs.regression.w_star.tobytes(), widths, runs.output_norm)
-            kept.setdefault(key, runs)
-    return list(kept.values())
-
-
-def _nothing(
-    name: str, hypothesis: str, cases: Sequence[Evidence], layers: int, other: str = ""
-) -> Record:
-    why = lacks(cases[0], one_output=True, layers=layers)
-    return not_applicable(name, hypothesis, why=why or other)
-
-
-def _at(prefix: str, *axes: str) -> Describe:
-    """Names for entries: the prefix, and after each word the number along its axis, from 1."""
+def _at(runs: Evidence, *axes: str, more: str = "") -> Place:
+    """Names for entries: the depth, and after each word the number along its axis, from 1."""
 
     def describe(index: tuple[int, ...]) -> str:
         numbers = [f"{word} {i + 1}" for word, i in zip(axes, index, strict=False)]
-        return ", ".join([prefix, *numbers])
+        return ", ".join([f"depth {runs.depth}{more}", *numbers])
 
-    return describe
+    return Place(describe, axes)
 
 
 def _chain(network: Architecture, first: Float, sizes: Float) -> Float:

@@ -14,8 +14,9 @@ from flatmin.ledger.collect import evidence_of
 from flatmin.ledger.descent import as_flow, rate_notes
 from flatmin.ledger.evidence import Evidence
 from flatmin.ledger.ledger import Ledger
-from flatmin.ledger.record import Record, Verdict, merge, not_applicable
-from flatmin.ledger.statements import STATEMENTS, Check, Statement
+from flatmin.ledger.record import Record, Verdict, merge
+from flatmin.ledger.statement import Statement
+from flatmin.ledger.statements import STATEMENTS
 
 
 def check(
@@ -51,11 +52,16 @@ def check(
     networks = sum(len(one) for one in cases)
     if not networks:
         raise DataError("there is no run to check: none has finished without diverging")
+    # On gradient descent, how a statement about flow is missed as eta grows.
     notes, single = rate_notes(cases), all_records(cases, table.as_records() if table else ())
+    records = [
+        replace(one, note=notes.get((one.statement, one.part), one.note)) if one.flow_only else one
+        for one in merge(single)
+    ]
     return Ledger(
-        records=tuple(_with_note(record, notes) for record in merge(single)),
+        records=tuple(records),
         networks=networks,
-        single=tuple(one for one in single if one.sides is not None),
+        single=tuple(one for one in single if one.slack is not None),
         lemma_3=table,
         missing=missing,
     )
@@ -83,40 +89,24 @@ def _evidence(runs: Any) -> Sequence[Evidence]:
 
 def all_records(cases: Sequence[Evidence], lemma_3: Sequence[Record] = ()) -> list[Record]:
     """One record per statement, part and piece of evidence, in the order of `STATEMENTS`."""
-    return [record for one in STATEMENTS for record in _records(one, cases, lemma_3)]
+    every = []
+    for statement in STATEMENTS:
+        given = lemma_3 if statement.id == "lemma-3" else ()
+        found = list(given) or _records(statement, cases)
+        # What applies to some of the runs says more than that it does not apply to others.
+        every += [record for record in found if record.slack is not None] or found
+    return every
 
 
-def _records(
-    statement: Statement, cases: Sequence[Evidence], lemma_3: Sequence[Record]
-) -> list[Record]:
-    if statement.sweep is not None:
-        found = statement.sweep(cases)
-    elif statement.check is not None:
-        found = [record for runs in cases for record in _checked(statement.check, runs)]
-    else:
-        why = "random matrices: see the preset residual"
-        missing = not_applicable(statement.id, "random matrices", "not measured", why=why)
-        found = list(lemma_3) or [missing]
-    # What applies to some of the runs says more than that it does not apply to others.
-    applied = [record for record in found if record.slack is not None]
-    return applied or found
-
-
-def _checked(one: Check, runs: Evidence) -> list[Record]:
+def _records(statement: Statement, cases: Sequence[Evidence]) -> list[Record]:
     """The records of a statement; "flow only" means that all but being a flow is met."""
-    records = one(runs)
-    if not any(record.flow_only for record in records):
-        return records
-    verdicts = {record.part: record.verdict for record in one(as_flow(runs))}
-    return [
-        replace(record, flow_only=verdicts.get(record.part) is not Verdict.NOT_APPLICABLE)
-        if record.flow_only
-        else record
-        for record in records
-    ]
-
-
-def _with_note(record: Record, notes: dict[tuple[str, str], str]) -> Record:
-    """On gradient descent, how a statement about flow is missed as eta grows."""
-    note = notes.get((record.statement, record.part)) if record.flow_only else None
-    return record if note is None else replace(record, note=note)
+    if not statement.flow:
+        return statement(cases)
+    records = []
+    for runs in cases:
+        as_if = [] if runs.flow else statement(as_flow(runs))
+        verdicts = {record.part: record.verdict for record in as_if}
+        for record in statement(runs):
+            met = verdicts.get(record.part) is not Verdict.NOT_APPLICABLE
+            records.append(replace(record, flow_only=record.flow_only and met))
+    return records

@@ -7,84 +7,72 @@ from numpy.typing import NDArray
 
 from flatmin.core.arrays import Float, Yes
 from flatmin.data.regression import Regression
+from flatmin.data.samples import Samples
 from flatmin.dynamics.measures import error_of_map, task
 from flatmin.ledger.evidence import EPSILON, Evidence
-from flatmin.ledger.invariants import of_flow
-from flatmin.ledger.lacks import lacks, span
-from flatmin.ledger.record import Record, compare, not_applicable, sandwich
+from flatmin.ledger.invariants import FLOW
+from flatmin.ledger.record import Record, at_least, at_most, sandwich
+from flatmin.ledger.statement import need, span, statement
 from flatmin.theory.roots import root
 
 
+@statement(
+    "lemma-8",
+    "Risk and gradient of w",
+    {"lower": "|∇R¹(w)|²", "upper": "|∇R¹(w)|²", "identity": "error of the identity"},
+    "linear network",
+)
 def lemma_8(runs: Evidence) -> list[Record]:
     """Lemma 8: R = R_min + |X(w* - w)|^2/n, and
 
     4 lam (R - R_min) <= |grad R^1(w)|^2 <= 4 Lam (R - R_min).
     """
-    gradient, excess = runs.trace.get("map_gradient"), runs.excess_risk
-    if gradient is None or excess is None:
-        why = lacks(runs, measured=["excess_risk", "map_gradient"])
-        return [not_applicable("lemma-8", "linear network", "not measured", why=why)]
-    squares = gradient[:, :, 0] ** 2
+    need(runs, "not measured", measured=["excess_risk", "map_gradient"])
+    gradient, excess = runs.trace["map_gradient"][:, :, 0], runs.excess_risk
     largest = runs.regression.largest_eigenvalue
-    room = runs.gradient_error(gradient[:, :, 0], layers=False)
-    room = room + 4.0 * largest * runs.risk_error(excess)
+    room = runs.gradient_error(gradient, layers=False) + 4.0 * largest * runs.risk_error(excess)
     records = sandwich(
-        "lemma-8",
         4.0 * runs.regression.smallest_eigenvalue * excess,
-        squares,
+        gradient**2,
         4.0 * largest * excess,
-        hypothesis="linear network",
         place=runs.place("record", "network"),
-        network_axis=1,
         room=room,
     )
-    return records + _identity(runs)
+    return records if runs.samples is None else [*records, _identity(runs, runs.samples)]
 
 
-def _identity(runs: Evidence) -> list[Record]:
+def _identity(runs: Evidence, samples: Samples) -> Record:
     """The identity of Lemma 8 at the initial weights, from the rows themselves."""
-    if runs.samples is None or runs.excess_risk is None:
-        return []
     excess = runs.excess_risk[0]
     error = error_of_map(runs.layers, task(runs.regression, runs.initial.architecture))
     maps = error + np.atleast_2d(runs.regression.w_star.T)
-    y = runs.samples.y.reshape(runs.samples.n, -1)
-    risk = np.mean(np.sum((y - runs.samples.X @ maps.transpose(0, 2, 1)) ** 2, axis=2), axis=1)
+    y = samples.y.reshape(samples.n, -1)
+    risk = np.mean(np.sum((y - samples.X @ maps.transpose(0, 2, 1)) ** 2, axis=2), axis=1)
     size = np.mean(np.sum(y**2, axis=1)) + risk
-    return [
-        compare(
-            "lemma-8",
-            np.abs(risk - runs.regression.risk_min - excess),
-            EPSILON * runs.samples.n * runs.regression.d * size,
-            measured="smaller",
-            part="identity",
-            hypothesis="linear network",
-            place=runs.place("network"),
-            note="the bound is rounding; the risk is taken from the rows",
-        )
-    ]
+    return at_most(
+        np.abs(risk - runs.regression.risk_min - excess),
+        EPSILON * samples.n * runs.regression.d * size,
+        part="identity",
+        place=runs.place("network"),
+        note="the bound is rounding; the risk is taken from the rows",
+    )
 
 
+@statement("gradient-sandwich", "Gradient between two products", "|∇_k R|²", "linear network")
 def gradient_sandwich(runs: Evidence) -> list[Record]:
     """Section 5: for every layer, with Pi_{L:k} = W_L...W_k and Pi_{k:1} = W_k...W_1,
 
     4 lam |p|^2 smin(Pi_{L:k+1})^2 smin(Pi_{k-1:1})^2 (R - R_min)  <=  |grad_k|_F^2
                              <=  4 Lam |p|^2 |Pi_{L:k+1}|^2 |Pi_{k-1:1}|^2 (R - R_min).
     """
-    gradient, excess = runs.trace.get("layer_gradient"), runs.excess_risk
-    floor, ceiling = runs.trace.get("gradient_floor"), runs.trace.get("gradient_ceiling")
-    if gradient is None or floor is None or ceiling is None or excess is None:
-        names = ["excess_risk", "layer_gradient", "gradient_floor", "gradient_ceiling"]
-        why = lacks(runs, measured=names)
-        return [not_applicable("gradient-sandwich", "linear network", "not measured", why=why)]
+    names = ["layer_gradient", "gradient_floor", "gradient_ceiling"]
+    need(runs, "not measured", measured=["excess_risk", *names])
+    gradient, floor, ceiling = (runs.trace[name] for name in names)
     return sandwich(
-        "gradient-sandwich",
         floor**2,
         gradient**2,
         ceiling**2,
-        hypothesis="linear network",
         place=runs.place("record", "network", "layer"),
-        network_axis=1,
         # Both sides hold the same error of w.
         room=2.0 * runs.gradient_error(gradient),
     )
@@ -92,7 +80,6 @@ def gradient_sandwich(runs: Evidence) -> list[Record]:
 
 def a1(runs: Evidence) -> tuple[Yes, str]:
     """(A1): R(W(0)) <= R_0 and grad R(W(0)) != 0; which runs meet it, and the numbers."""
-    assert runs.excess_risk is not None
     excess, gradient = runs.excess_risk[0], runs.trace["gradient"][0]
     # A layer that is 0 gives R(W(0)) = R_0 up to rounding.
     low = excess <= runs.regression.excess_at_zero + np.ravel(runs.risk_error(runs.excess_risk)[0])
@@ -128,45 +115,44 @@ def pl_constant(
     return float(4.0 * regression.smallest_eigenvalue * lesser**2), best
 
 
-def theorem_3(runs: Evidence) -> list[Record]:
+@statement(
+    "theorem-3",
+    "Polyak-Lojasiewicz inequality",
+    "|∇R|²",
+    "gradient flow, d_L = 1, p = 1, (A1)",
+    flow=True,
+)
+def theorem_3(runs: Evidence) -> Record:
     """Theorem 3: |grad R|^2 >= mu (R - R_min) for t >= 1, with the mu of `pl_constant`.
 
     The proof works from any time t_0 on with R(W(t_0)) in the place of R(W(1)); t_0 is the first
     record at which t >= 1.
     """
-    hypothesis = "gradient flow, d_L = 1, p = 1, (A1)"
-    time = runs.time
-    if not runs.plain or time is None or not {"excess_risk", "gradient"} <= set(runs.trace):
-        why = lacks(runs, plain=True, measured=["excess_risk", "gradient"])
-        return [not_applicable("theorem-3", hypothesis, "not measured along flow", why=why)]
+    need(runs, "not measured along flow", plain=True, measured=["excess_risk", "gradient"])
     excess, gradient = runs.excess_risk, runs.trace["gradient"]
-    assert excess is not None
     meets, words = a1(runs)
     mu = np.full(len(runs), np.nan)
     best = np.full(len(runs), np.nan)
-    begun = time >= 1.0
+    begun = runs.time >= 1.0
     for network in range(len(runs)):
         if begun[:, network].any():
             start = excess[np.argmax(begun[:, network]), network]
             mu[network], best[network] = pl_constant(
                 runs.regression, runs.depth, float(runs.epsilon[network]), float(start)
             )
-    return [
-        compare(
-            "theorem-3",
-            np.where(begun, mu * excess, np.nan),
-            gradient**2,
-            measured="larger",
-            hypothesis=f"gradient flow, d_L = 1, p = 1, {words}",
-            applies=(meets & (mu > 0.0) & runs.flow)[None, :],
-            room=runs.depth * runs.gradient_error(gradient) + mu * runs.risk_error(excess),
-            why=words if not meets.any() else "mu above 0" if begun.any() else "a record at t >= 1",
-            note=f"best mu from {span(mu)}, best C from {span(best)}",
-            **of_flow(runs, "record", "network"),
-        )
-    ]
+    return at_least(
+        gradient**2,
+        np.where(begun, mu * excess, np.nan),
+        hypothesis=f"gradient flow, d_L = 1, p = 1, {words}",
+        applies=(meets & (mu > 0.0) & runs.flow)[None, :],
+        room=runs.depth * runs.gradient_error(gradient) + mu * runs.risk_error(excess),
+        why=words if not meets.any() else "mu above 0" if begun.any() else "a record at t >= 1",
+        note=f"best mu from {span(mu)}, best C from {span(best)}",
+        place=runs.place("record", "network"),
+    )
 
 
+@statement("lemma-7", "Exponential decay", "R - R_min", FLOW, flow=True)
 def lemma_7(runs: Evidence) -> list[Record]:
     """Lemma 7: if |grad R|^2 >= mu (R - R_min) from time 0 on, then
     R(t) - R_min <= (R(0) - R_min) exp(-mu t) under gradient flow.
@@ -176,11 +162,8 @@ def lemma_7(runs: Evidence) -> list[Record]:
     checked from the start of the run, and from where half of the excess risk is gone, since near a
     saddle mu is almost 0.
     """
-    hypothesis = "gradient flow of a linear network"
-    if runs.time is None or not {"excess_risk", "gradient", "gradient_floor"} <= set(runs.trace):
-        why = lacks(runs, measured=["excess_risk", "gradient", "gradient_floor"])
-        return [not_applicable("lemma-7", hypothesis, "not measured along flow", why=why)]
-    assert runs.excess_risk is not None
+    names = ["excess_risk", "gradient", "gradient_floor"]
+    need(runs, "not measured along flow", measured=names)
     gone = runs.excess_risk <= 0.5 * runs.excess_risk[0]
     records = [_decay(runs, np.zeros(len(runs), dtype=int), "from the start")]
     if gone.any(axis=0).all():
@@ -197,8 +180,6 @@ def _held(values: Float) -> Float:
 def _decay(runs: Evidence, start: NDArray[np.int_], part: str) -> Record:
     """Lemma 7 from record `start` of each network on."""
     excess, gradient, time = runs.excess_risk, runs.trace["gradient"], runs.time
-    assert excess is not None
-    assert time is not None
     networks = np.arange(len(runs))
     later = np.arange(len(time))[:, None] >= start
     floor = np.sum(runs.trace["gradient_floor"] ** 2, axis=2)
@@ -213,15 +194,13 @@ def _decay(runs: Evidence, start: NDArray[np.int_], part: str) -> Record:
     between = np.vstack([np.zeros(len(runs)), np.nancumsum(missing, axis=0)])
     bound = excess[start, networks] * np.exp(-mu * passed)
     # The integrator's error e moves the risk by at most |grad R| e.
-    error = np.zeros(len(runs)) if runs.error is None else runs.error
-    return compare(
-        "lemma-7",
+    error = gradient * runs.integration_error + runs.risk_error(excess)
+    return at_most(
         np.where(passed > 0.0, excess, np.nan),
         bound,
-        measured="smaller",
         part=part,
         hypothesis=f"gradient flow, |grad R|^2 >= mu (R - R_min) with mu = {span(mu)}",
         applies=((mu > 0.0) & runs.flow)[None, :],
-        room=gradient * error + runs.risk_error(excess) + np.expm1(between) * bound,
-        **of_flow(runs, "record", "network"),
+        room=error + np.expm1(between) * bound,
+        place=runs.place("record", "network"),
     )

@@ -19,7 +19,7 @@ from flatmin.dynamics.recording import Recording
 from flatmin.ledger.collect import LAST, evidence_of
 from flatmin.ledger.evidence import Evidence
 from flatmin.ledger.record import Record, Verdict, merge
-from flatmin.ledger.statements import FLOW_ONLY
+from flatmin.ledger.statements import STATEMENTS
 
 # Rates that are looked at; shares of the only one at which its runs are repeated, with so many
 # records at the same times; and the largest number of steps repeated.
@@ -33,7 +33,8 @@ def rate_notes(cases: Sequence[Evidence]) -> dict[tuple[str, str], str]:
     """(statement, part) -> how it is missed as eta grows, for statements about flow."""
     found: dict[tuple[str, str], dict[float, Record]] = {}
     for rate, runs in sorted(_by_rate(cases).items()):
-        for record in merge(r for check in FLOW_ONLY for r in check(as_flow(runs))):
+        about_flow = (statement for statement in STATEMENTS if statement.flow)
+        for record in merge(r for statement in about_flow for r in statement(as_flow(runs))):
             # Where another hypothesis fails, eta is not to blame.
             if record.verdict is not Verdict.NOT_APPLICABLE:
                 found.setdefault((record.statement, record.part), {})[rate] = record
@@ -46,7 +47,7 @@ def _by_rate(cases: Sequence[Evidence]) -> dict[float, Evidence]:
         runs.some(runs.scale == scale)
         for runs in cases
         if runs.method.name == "descent"  # which it is repeated by
-        and runs.initial.architecture.linear
+        and runs.linear
         for scale in np.unique(runs.scale)
     ]
     if not groups:
@@ -69,7 +70,7 @@ def _rates(runs: Evidence) -> Float:
 
 def as_flow(runs: Evidence) -> Evidence:
     """The same measurements, taken for those of gradient flow at time eta times the step."""
-    trace = runs.trace if runs.time is None else runs.trace | {"time": runs.time}
+    trace = runs.trace | {"time": runs.time} if "step" in runs.trace else runs.trace
     return replace(runs, method=GradientFlow(), trace=trace)
 
 

@@ -86,6 +86,16 @@ class Evidence:
         return None if self.method.edge is None else np.broadcast_to(self.method.edge, (len(self),))
 
     @property
+    def integration_error(self) -> Float:
+        """The integrator's own error of each run; 0 without an integrator."""
+        return np.zeros(len(self)) if self.error is None else self.error
+
+    @property
+    def linear(self) -> bool:
+        """Whether the networks are linear."""
+        return self.initial.architecture.linear
+
+    @property
     def depth(self) -> int:
         """The number of layers L."""
         return self.initial.architecture.depth
@@ -105,14 +115,18 @@ class Evidence:
         """Whether d_L = 1 and p = 1, the setting of small initialisation."""
         return self.one_output and self.initial.architecture.output == (1.0,)
 
+    @property
+    def subject(self) -> tuple[object, ...]:
+        """What they are runs on: the data, and the shape of the networks."""
+        network = self.initial.architecture
+        return self.regression.w_star.tobytes(), network.widths, network.output_norm, self.linear
+
     @cached_property
-    def time(self) -> Float | None:
+    def time(self) -> Float:
         """The time of each record; of gradient descent, eta times the step."""
         if "time" in self.trace:
             return self.trace["time"]
-        if "step" in self.trace and not self.flow:
-            return np.asarray(self.method.learning_rate * self.trace["step"])
-        return None
+        return np.asarray(self.method.learning_rate * self.trace["step"])
 
     @cached_property
     def layers(self) -> list[Float]:
@@ -152,7 +166,7 @@ class Evidence:
         residual is left.
         """
         rounding = 100.0 * EPSILON * self.sharpness
-        if not self.initial.architecture.linear:
+        if not self.linear:
             return np.asarray(self.residual + rounding)
         excess = np.maximum(self.excess, 0.0)
         rho = np.sqrt(excess) / np.linalg.norm(self.regression.q, 2)
@@ -164,9 +178,9 @@ class Evidence:
         return np.asarray(near + share * (self.sharpness + near))
 
     @cached_property
-    def excess_risk(self) -> Float | None:
-        """R - R_min along the run; what rounding has made negative is 0."""
-        return np.maximum(self.trace["excess_risk"], 0.0) if "excess_risk" in self.trace else None
+    def excess_risk(self) -> Float:
+        """R - R_min along the run, if recorded; what rounding has made negative is 0."""
+        return np.maximum(self.trace["excess_risk"], 0.0)
 
     @cached_property
     def map_error(self) -> Float:
@@ -220,15 +234,13 @@ class Evidence:
     def some(self, chosen: Yes) -> Evidence:
         """The evidence of the chosen networks only."""
 
-        def pick(values: Float | None) -> Any:
-            return None if values is None else values[chosen]
-
+        names = ("scale", "settled", "steps", "excess", "sharpness", "residual", "error")
+        each = {name: getattr(self, name) for name in (*names, "initial", "final")}
+        picked: Any = {name: one if one is None else one[chosen] for name, one in each.items()}
         return replace(
             self,
-            **{name: pick(getattr(self, name)) for name in _PER_NETWORK},
-            initial=self.initial[chosen],
+            **picked,
             method=self.method.some(chosen),
-            final=None if self.final is None else self.final[chosen],
             trace={name: values[:, chosen] for name, values in self.trace.items()},
             last={name: values[chosen] for name, values in self.last.items()},
             names=[self.name(int(i)) for i in np.flatnonzero(chosen)],
@@ -239,27 +251,26 @@ class Evidence:
         return self.names[network] if self.names else f"network {network}"
 
     def place(self, *axes: str) -> Place:
-        """Names for the entries of arrays with these axes: "record", "network", "layer"."""
+        """Names for the entries of arrays with these axes: "record", "network", "layer"; without
+        any, of runs that are one case."""
 
         def describe(index: tuple[int, ...]) -> str:
-            found = dict(zip(axes, index, strict=True))
+            found = dict(zip(axes, index, strict=False))
             words = [f"depth {self.depth}"]
             if "network" in found:
                 words.append(self.name(found["network"]))
             if "record" in found:
-                words.append(self._moment(found["record"], found.get("network", 0)))
+                name, sign = ("time", "t = ") if "time" in self.trace else ("step", "step ")
+                times = self.trace.get(name, np.empty((0, len(self))))[found["record"] :]
+                words.append(f"{sign}{times[0, found['network']]:.4g}" if len(times) else "the end")
             if "layer" in found:
                 words.append(f"layer {found['layer'] + 1}")
             return ", ".join(words)
 
         return Place(describe, axes)
 
-    def _moment(self, record: int, network: int) -> str:
-        for name, sign in (("time", "t = "), ("step", "step ")):
-            values = self.trace.get(name)
-            if values is not None and record < len(values):
-                return f"{sign}{values[record, network]:.4g}"
-        return "the end"
 
-
-_PER_NETWORK = (*("scale", "settled", "steps", "excess", "sharpness", "residual", "error"),)
+def largest_error(*cases: Evidence) -> float | None:
+    """The integrator's own error, the largest of all networks."""
+    errors = [float(np.max(runs.error)) for runs in cases if runs.error is not None]
+    return max(errors, default=None)

@@ -27,7 +27,8 @@ from flatmin.core.figures import (
 )
 from flatmin.core.files import make_directory
 from flatmin.ledger.record import Record, Sides, Verdict
-from flatmin.ledger.statements import STATEMENTS, Statement
+from flatmin.ledger.statement import Statement
+from flatmin.ledger.statements import STATEMENTS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -56,8 +57,7 @@ def write_figures(
     `records` are those of `all_records`, one for each piece of evidence.
     """
     make_directory(directory)
-    extra = [] if lemma_3 is None else lemma_3.as_records()
-    figures = {"slack": slack_figure([*records, *extra])}
+    figures = {"slack": slack_figure(records)}
     for statement in STATEMENTS:
         found = [r for r in records if r.statement == statement.id and r.sides is not None]
         if found:
@@ -193,15 +193,14 @@ def _draw_along(panel: Axes, below: Axes, record: Record) -> set[str]:
     return {"line"}
 
 
-def _tightest_layer(record: Record) -> tuple[Float, Float, Float, Float]:
-    """measured, bound, slack and room as `[record, network]`."""
+def _tightest_layer(record: Record) -> Float:
+    """measured, bound, slack and room, each `[record, network]`."""
     sides = _sides(record)
     arrays = np.stack([sides.measured, sides.bound, sides.slack, sides.room])
     if arrays.ndim == 4:
         layer = np.argmin(np.where(np.isnan(sides.slack), np.inf, sides.slack), axis=2)
         arrays = np.take_along_axis(arrays, layer[None, :, :, None], axis=3)[..., 0]
-    measured, bound, slack, room = arrays
-    return measured, bound, slack, room
+    return arrays
 
 
 def _draw_over_x(panel: Axes, records: Sequence[Record]) -> set[str]:

@@ -8,63 +8,53 @@ import numpy as np
 
 from flatmin.core.arrays import Float
 from flatmin.ledger.evidence import EPSILON, Evidence
-from flatmin.ledger.lacks import lacks
-from flatmin.ledger.record import Record, compare, not_applicable
+from flatmin.ledger.record import Record, at_most
+from flatmin.ledger.statement import NotApplicable, lacks, need, statement
 
 FLOW = "gradient flow of a linear network"
+PLAIN = f"{FLOW}, d_L = 1 and p = 1"
 
 
-def lemma_1(runs: Evidence) -> list[Record]:
+@statement("lemma-1", "Balance is conserved", "drift |D_k(t) - D_k(0)|", FLOW, flow=True)
+def lemma_1(runs: Evidence) -> Record:
     """Lemma 1: D_k = W_{k+1}' W_{k+1} - W_k W_k' is constant in time under gradient flow.
 
     Exact flow conserves D_k from any weights, so errors of the integrator add up and do not grow: a
     local error e moves D_k by at most 2 (|W_k|_2 + |W_{k+1}|_2) |e| + |e|^2. The bound is that sum
     over all steps, with rounding.
     """
+    need(runs, "not measured", layers=2, measured=["drift"])
     drift = runs.along("drift")
-    if drift is None or not drift.shape[2] or not runs.initial.architecture.linear:
-        why = lacks(runs, layers=2, measured=["drift"])
-        return [not_applicable("lemma-1", FLOW, "not measured", why=why)]
-    bound = drift_bound(runs)
+    assert drift is not None
     # Gradient descent has no integrator: what it conserves is nothing, by eta^2 a step.
     note = "exact flow: 0; the bound is what the integrator's own error explains"
-    record = compare(
-        "lemma-1",
+    return at_most(
         drift,
-        bound[None, :, None],
-        measured="smaller",
-        hypothesis=FLOW,
+        drift_bound(runs)[None, :, None],
         applies=runs.flow,
         note=note if runs.flow else "",
-        **of_flow(runs, "record", "network", "layer"),
+        place=runs.place("record", "network", "layer"),
     )
-    return [record]
 
 
 def drift_bound(runs: Evidence) -> Float:
     """The largest drift of D_k that the integrator's local errors and rounding explain."""
-    error = np.zeros(len(runs)) if runs.error is None else runs.error
-    norm = runs.largest_norm
+    error, norm = runs.integration_error, runs.largest_norm
     rounding = EPSILON * (runs.steps + runs.widest) * 4.0 * runs.widest * norm**2
     return np.asarray(4.0 * norm * error + error**2 + rounding)
 
 
-def largest_error(*cases: Evidence) -> float | None:
-    """The integrator's own error, the largest of all networks."""
-    errors = [float(np.max(runs.error)) for runs in cases if runs.error is not None]
-    return max(errors, default=None)
-
-
-def of_flow(runs: Evidence, *axes: str) -> dict[str, Any]:
-    """What every comparison for a statement about gradient flow says, over arrays with `axes`."""
-    return {
-        "place": runs.place(*axes),
-        "network_axis": axes.index("network"),
-        "flow_only": not runs.flow,
-        "error": largest_error(runs),
-    }
-
-
+@statement(
+    "lemma-2",
+    "Rank one, equal norms, alignment",
+    {
+        "equal norms": "max σ_k² - min σ_k²",
+        "rank one": "|W_k|² (Frobenius) - σ_k²",
+        "alignment": "1 - <v_{k+1}, u_k>²",
+    },
+    PLAIN,
+    flow=True,
+)
 def lemma_2(runs: Evidence) -> list[Record]:
     """Lemma 2, at all times of gradient flow, with eps from the initial weights:
 
@@ -73,11 +63,10 @@ def lemma_2(runs: Evidence) -> list[Record]:
 
     The proof adds up |D_k|_2 and |tr D_k|; what the D_k have drifted is the room.
     """
-    hypothesis = f"{FLOW}, d_L = 1 and p = 1"
     norms, aligned = runs.along("spectral_norm"), runs.along("alignment")
     why = lacks(runs, plain=True, measured=["spectral_norm"])
-    if norms is None or not runs.initial.architecture.linear:
-        return [not_applicable("lemma-2", hypothesis, "not measured", why=why)]
+    if norms is None or not runs.linear:
+        raise NotApplicable(why, "not measured")
     squares = norms**2
     with np.errstate(divide="ignore"):
         inverse = 1.0 / squares[:, :, 1:]
@@ -89,17 +78,15 @@ def lemma_2(runs: Evidence) -> list[Record]:
     }
     room = (2.0 + np.sqrt(runs.regression.d)) * (runs.depth - 1) * drift_bound(runs)
     return [
-        compare(
-            "lemma-2",
+        at_most(
             measured,
             _by_network(runs.epsilon, measured) * factor,
-            measured="smaller",
             part=part,
-            hypothesis=f"{hypothesis}; eps = {_range(runs.epsilon)}",
+            hypothesis=f"{PLAIN}; eps = {_range(runs.epsilon)}",
             applies=runs.flow and runs.plain,
             room=_by_network(room, measured) * factor + 10.0 * EPSILON,
             why=why,
-            **of_flow(runs, *("record", "network", "layer")[: measured.ndim]),
+            place=runs.place(*("record", "network", "layer")[: measured.ndim]),
         )
         for part, (measured, factor) in parts.items()
         if measured is not None and measured.size

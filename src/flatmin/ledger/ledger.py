@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import field, replace
 from pathlib import Path
@@ -41,10 +42,8 @@ class Ledger(Shown):
         return self.records[i]
 
     def __repr__(self) -> str:
-        counts = {v.value.replace(" ", "_"): 0 for v in Verdict}
-        for line in self.lines:
-            counts[line.verdict.value.replace(" ", "_")] += 1
-        words = ", ".join(f"{name}={count}" for name, count in counts.items())
+        counts = Counter(line.verdict for line in self.lines)
+        words = ", ".join(f"{v.replace(' ', '_')}={counts[v]}" for v in Verdict)
         return f"Ledger(networks={self.networks}, {words})"
 
     @property
@@ -87,8 +86,7 @@ class Ledger(Shown):
         """The slack of every statement that applies."""
         from flatmin.ledger.figures import slack_figure
 
-        extra = [] if self.lemma_3 is None else self.lemma_3.as_records()
-        return slack_figure([*self.single, *extra])
+        return slack_figure(self.single)
 
     def write_figures(self, folder: str | Path) -> list[Path]:
         """A picture of every statement that was measured, and one of all slacks."""
@@ -99,11 +97,10 @@ class Ledger(Shown):
 
 def one_line_each(records: Sequence[Record]) -> list[Record]:
     """One record per statement: of its parts, a violated one, else the one with the least slack."""
-    return merge(replace(record, part="", at=_place(record)) for record in records)
-
-
-def _place(record: Record) -> str:
-    return ": ".join(word for word in (record.part, record.at) if word)
+    return merge(
+        replace(one, part="", at=": ".join(word for word in (one.part, one.at) if word))
+        for one in records
+    )
 
 
 def violated(records: Sequence[Record] | Ledger) -> list[Record]:

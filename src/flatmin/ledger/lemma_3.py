@@ -38,7 +38,7 @@ from flatmin.core.statistics import share_interval
 from flatmin.core.threads import over_each, thread_count
 from flatmin.dynamics.descent import Progress
 from flatmin.ledger.lemma_3_draws import STATEMENT, draw_noise, failing, failure_bound
-from flatmin.ledger.record import Record, Verdict, not_applicable
+from flatmin.ledger.record import Record, Verdict
 
 DIMENSIONS = (4, 8, 16, 32)
 LEAST_DIMENSION = 4
@@ -235,18 +235,18 @@ def _record(s: float, curves: list[Curve]) -> Record:
         "the constants C1..C4 of the range are not given, so every u is tried"
     )
     fields: dict[str, Any] = {
+        "statement": STATEMENT,
+        "hypothesis": hypothesis,
         "part": f"s = {s:g}",
         "networks": sum(curve.draws for curve in curves),
         "note": "; ".join(_notes(curves)),
     }
     if verdict is Verdict.NOT_APPLICABLE:
-        return not_applicable(STATEMENT, hypothesis, "no u is decided", **fields)
+        return Record(at="no u is decided", **fields)
     chosen = [curve for curve in curves if curve.verdict is verdict]
     curve = min(chosen, key=lambda one: one.tightest[0])
     slack, measured, i = curve.tightest
     return Record(
-        statement=STATEMENT,
-        hypothesis=hypothesis,
         verdict=verdict,
         bound=float(curve.bound[i]),
         measured=measured,

@@ -22,8 +22,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from flatmin.core.arrays import Float
 from flatmin.core.seeds import generator
-from flatmin.ledger.lacks import span
-from flatmin.ledger.record import Describe, Record, compare, not_applicable
+from flatmin.ledger.evidence import Evidence
+from flatmin.ledger.record import Describe, Record, at_least, at_most
+from flatmin.ledger.statement import span, statement
 
 Int = NDArray[np.intp]
 Layers = Sequence[Float]
@@ -31,24 +32,30 @@ Layers = Sequence[Float]
 STATEMENT = "lemma-9"
 NORM, FLOOR = "norm", "smallest singular value"
 RANDOM_DIRECTIONS = 4
-HYPOTHESIS = "square layers whose products have singular values above 0"
 # Relative error of a product of many matrices and of its singular values.
 _ROUNDING = 1e-12
 
 
-def lemma_9(layers: Layers, seed: int = 0) -> list[Record]:
+@statement(
+    STATEMENT,
+    "Perturbed products",
+    {"norm": "max_k |V_k...V_1|", "smallest singular value": "min_k σ_min(V_k...V_1)"},
+    "square layers whose products have singular values above 0",
+)
+def lemma_9(runs: Evidence) -> list[Record]:
+    return lemma_9_of(runs.layers)
+
+
+def lemma_9_of(layers: Layers, seed: int = 0) -> list[Record]:
     """Both parts of Lemma 9 for weights `[network, d, d]` per layer.
 
-    >>> [record.verdict.value for record in lemma_9([np.eye(3)[None]] * 2)]
+    >>> [record.verdict.value for record in lemma_9_of([np.eye(3)[None]] * 2)]
     ['holds', 'holds']
     """
     if any(w.shape[1:] != (layers[0].shape[2],) * 2 for w in layers):
         shapes = [f"{w.shape[1]} x {w.shape[2]}" for w in layers]
         why = f"square layers of one size (here {', '.join(dict.fromkeys(shapes))})"
-        return [
-            not_applicable(STATEMENT, HYPOTHESIS, "layers are not square", part=part, why=why)
-            for part in (NORM, FLOOR)
-        ]
+        return [Record(at="layers are not square", part=part, why=why) for part in (NORM, FLOOR)]
     ceiling, floor = constants(layers)
     tried = hard_thetas(layers, ball_radius(ceiling, floor), seed)
     return lemma_9_at(layers, tried, ceiling, floor)
@@ -98,8 +105,8 @@ def lemma_9_at(
     down["place"] = hardest(np.argmin(smallest, axis=0))
     most, least = norms.max(axis=0), smallest.min(axis=0)
     return [
-        compare(STATEMENT, most, 2.0 * ceiling, measured="smaller", **up, **common),
-        compare(STATEMENT, floor / 2.0, least, measured="larger", **down, **common),
+        at_most(most, 2.0 * ceiling, **up, **common),
+        at_least(least, floor / 2.0, **down, **common),
     ]
 
 

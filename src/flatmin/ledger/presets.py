@@ -11,7 +11,7 @@ Data are drawn anew for every seed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -53,13 +53,12 @@ def run_preset(name: str, seed: int = 0, progress: Progress | None = None) -> li
 
 def parts(name: str, seed: int = 0) -> list[Part]:
     """What a preset runs, not yet run."""
-    return PRESETS[check_choice("preset", name, PRESETS)](seed)
+    return list(PRESETS[check_choice("preset", name, PRESETS)](seed))
 
 
-def small_init(seed: int) -> list[Part]:
+def small_init(seed: int) -> Iterator[Part]:
     """MLPs with their first layer 0, so that (A1) holds; the smallest scale meets (A2)."""
     ill = spectrum_samples(50, d=5, condition_number=10.0, seed=seed)
-    runs: list[Part] = []
     for number, samples in enumerate((gaussian_samples(seed=seed), ill)):
         for depth in (2, 3, 5):
             architecture = Architecture.mlp(samples.d, depth)
@@ -67,16 +66,12 @@ def small_init(seed: int) -> list[Part]:
             unit = initialise(architecture, "zero-layer", 1.0, seed, addresses)
             # eps grows with the square of the scale, and (A2) asks for 32 L sqrt(eps) <= 1.
             allowed = SHARE / (32.0 * depth * np.sqrt(initial_epsilon(unit.layers()).max()))
-            runs += [
-                partial(_flow, samples, architecture, "zero-layer", scale, seed, addresses)
-                for scale in (allowed, 10.0 * allowed, 100.0 * allowed)
-            ]
-    return runs
+            for scale in (allowed, 10.0 * allowed, 100.0 * allowed):
+                yield partial(_flow, samples, architecture, "zero-layer", scale, seed, addresses)
 
 
-def residual(seed: int) -> list[Part]:
+def residual(seed: int) -> Iterator[Part]:
     """Square networks with a fixed p; the target is near p, so that the initial risk is small."""
-    runs: list[Part] = []
     for number in range(6):
         for d, depth in SIZES:
             p = residual_output_vector(d, seed)
@@ -85,17 +80,15 @@ def residual(seed: int) -> list[Part]:
             addresses = [("residual", number, d, depth, i) for i in range(12)]
             # Without noise all networks are the same one.
             for noise, drawn in ((0.0, addresses[:1]), (NOISE, addresses)):
-                runs.append(partial(_flow, samples, network, "residual", noise, seed, drawn))
-    return runs
+                yield partial(_flow, samples, network, "residual", noise, seed, drawn)
 
 
-def multivariate(seed: int) -> list[Part]:
+def multivariate(seed: int) -> Iterator[Part]:
     """Square networks without p, each with data of its own: the target is near the initial product.
 
     The product of the initial weights is further from the identity the larger d is, so that a
     target near the identity would not keep the initial risk small.
     """
-    runs: list[Part] = []
     for number in range(8):
         for d, depth in SIZES:
             architecture = Architecture.multivariate(d, depth, d)
@@ -104,13 +97,10 @@ def multivariate(seed: int) -> list[Part]:
                 initial = initialise(architecture, "residual", noise, seed, addresses)
                 product = np.linalg.multi_dot(initial.matrices()[0][::-1])
                 samples = near(product, seed, "multivariate", number)
-                runs.append(
-                    partial(_flow, samples, architecture, "residual", noise, seed, addresses)
-                )
-    return runs
+                yield partial(_flow, samples, architecture, "residual", noise, seed, addresses)
 
 
-PRESETS: dict[str, Callable[[int], list[Part]]] = {
+PRESETS: dict[str, Callable[[int], Iterator[Part]]] = {
     "small-init": small_init,
     "residual": residual,
     "multivariate": multivariate,

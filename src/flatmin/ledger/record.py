@@ -64,13 +64,13 @@ class Verdict(StrEnum):
 class Record(Shown, eq=True):
     """One statement (or one part of it) on one ensemble, at its tightest."""
 
-    statement: str
-    hypothesis: str
-    verdict: Verdict
+    statement: str = ""
+    hypothesis: str = ""
+    verdict: Verdict = Verdict.NOT_APPLICABLE
     bound: float | None = None
     measured: float | None = None
     slack: float | None = None
-    at: str
+    at: str = ""
     part: str = ""
     room: float | None = None
     """What the integrator's error, residuals and rounding explain, in the units of `measured`."""
@@ -103,16 +103,14 @@ class Record(Shown, eq=True):
 
 
 def compare(
-    statement: str,
     smaller: ArrayLike,
     larger: ArrayLike,
     *,
     measured: str,
-    hypothesis: str,
     place: Place | Describe,
+    hypothesis: str = "",
     applies: ArrayLike = True,
     room: ArrayLike = 0.0,
-    network_axis: int = 0,
     x: ArrayLike | None = None,
     x_name: str = "",
     why: str = "",
@@ -121,9 +119,9 @@ def compare(
     """The record of `smaller <= larger + room` over arrays, at the entry with the least slack.
 
     `measured` says which side was measured: "smaller" or "larger". `applies` says for which entries
-    the hypotheses are met; entries that are not finite were not measured. `place` names an entry
-    and `network_axis` is the axis that counts networks; `x` is what a picture runs over; `why` is
-    what is missing if the hypotheses are met nowhere (by default, the hypotheses).
+    the hypotheses are met; entries that are not finite were not measured. `place` names an entry,
+    and its axes say which one counts networks (the first if it has none); `x` is what a picture
+    runs over; `why` is what is missing if the hypotheses are met nowhere (by default, these).
     """
     arrays = (np.asarray(values, dtype=float) for values in (smaller, larger, room))
     low, high, spare, meets = np.broadcast_arrays(*arrays, np.asarray(applies, dtype=bool))
@@ -132,9 +130,9 @@ def compare(
     # Where both sides are 0 nothing was put to the test.
     known = np.isfinite(low) & np.isfinite(high) & ~((low == 0.0) & (high == 0.0))
     counted = known & meets
+    why = "" if counted.any() else why or hypothesis
     if not known.any():
-        reason = why or hypothesis
-        return not_applicable(statement, hypothesis, "not measured", why=reason, **fields)
+        return Record(hypothesis=hypothesis, at="not measured", why=why, **fields)
     with np.errstate(divide="ignore", invalid="ignore"):
         slack = high / low - 1.0
     broken = counted & (low > high + spare)
@@ -145,29 +143,27 @@ def compare(
     candidates = np.flatnonzero(pool)
     tightest = candidates[np.argmin(slack.ravel()[candidates])]
     index = np.unravel_index(tightest, slack.shape)
-    others = tuple(axis for axis in range(counted.ndim) if axis != network_axis)
-    verdict = Verdict.NOT_APPLICABLE
-    if counted.any():
-        verdict = Verdict.VIOLATED if broken.any() else Verdict.HOLDS
-    sides = (float(low[index]), float(high[index]))
-    value, bound = sides if measured == "smaller" else sides[::-1]
+    axes = place.axes if isinstance(place, Place) else ()
+    networks = axes.index("network") if "network" in axes else None if axes else 0
+    others = tuple(axis for axis in range(counted.ndim) if axis != networks)
+    verdict = Verdict.VIOLATED if broken.any() else Verdict.HOLDS
+    sides = (low, high) if measured == "smaller" else (high, low)
     return Record(
-        statement=statement,
         hypothesis=hypothesis,
-        verdict=verdict,
-        bound=bound,
-        measured=value,
+        verdict=verdict if counted.any() else Verdict.NOT_APPLICABLE,
+        measured=float(sides[0][index]),
+        bound=float(sides[1][index]),
         slack=float(slack[index]),
         at=place(tuple(int(i) for i in index)),
-        why="" if counted.any() else why or hypothesis,
+        why=why,
         room=float(spare[index]),
         networks=int(np.count_nonzero(counted.any(axis=others))),
         violations=int(np.count_nonzero(broken.any(axis=others))),
         sides=Sides(
-            *((low, high) if measured == "smaller" else (high, low)),
+            *sides,
             np.where(known, slack, np.nan),
             spare,
-            place.axes if isinstance(place, Place) else (),
+            axes,
             None if x is None else np.asarray(x, dtype=float),
             x_name,
         ),
@@ -175,20 +171,22 @@ def compare(
     )
 
 
-def sandwich(
-    statement: str, low: ArrayLike, value: ArrayLike, high: ArrayLike, **common: Any
-) -> list[Record]:
-    """The records of low <= value <= high, parts "lower" and "upper", by `compare`."""
+def at_most(measured: ArrayLike, bound: ArrayLike, **how: Any) -> Record:
+    """The record of measured <= bound, by `compare`."""
+    return compare(measured, bound, measured="smaller", **how)
+
+
+def at_least(measured: ArrayLike, bound: ArrayLike, **how: Any) -> Record:
+    """The record of measured >= bound, by `compare`."""
+    return compare(bound, measured, measured="larger", **how)
+
+
+def sandwich(low: ArrayLike, value: ArrayLike, high: ArrayLike, **common: Any) -> list[Record]:
+    """The records of low <= value <= high, parts "lower" and "upper"."""
     return [
-        compare(statement, low, value, measured="larger", part="lower", **common),
-        compare(statement, value, high, measured="smaller", part="upper", **common),
+        at_least(value, low, part="lower", **common),
+        at_most(value, high, part="upper", **common),
     ]
-
-
-def not_applicable(statement: str, hypothesis: str, at: str = "", **fields: Any) -> Record:
-    """The record of a statement whose hypotheses are not met, without numbers; see `Record.why`."""
-    verdict = Verdict.NOT_APPLICABLE
-    return Record(statement=statement, hypothesis=hypothesis, verdict=verdict, at=at, **fields)
 
 
 def merge(records: Iterable[Record]) -> list[Record]:
@@ -196,17 +194,14 @@ def merge(records: Iterable[Record]) -> list[Record]:
     groups: dict[tuple[str, str], list[Record]] = {}
     for record in records:
         groups.setdefault((record.statement, record.part), []).append(record)
-    merged = []
-    for group in groups.values():
-        tightest = min(group, key=_tightness)
-        merged.append(
-            replace(
-                tightest,
-                networks=sum(one.networks for one in group),
-                violations=sum(one.violations for one in group),
-            )
+    return [
+        replace(
+            min(group, key=_tightness),
+            networks=sum(one.networks for one in group),
+            violations=sum(one.violations for one in group),
         )
-    return merged
+        for group in groups.values()
+    ]
 
 
 def _tightness(record: Record) -> tuple[int, float]:

@@ -20,10 +20,9 @@ import numpy as np
 
 from flatmin.core.arrays import Float, Yes
 from flatmin.core.statistics import mean_half_width
-from flatmin.ledger.evidence import Evidence
-from flatmin.ledger.invariants import largest_error, of_flow
-from flatmin.ledger.lacks import lacks
-from flatmin.ledger.record import Record, compare, not_applicable
+from flatmin.ledger.evidence import Evidence, largest_error
+from flatmin.ledger.record import Record, at_least, at_most
+from flatmin.ledger.statement import NotApplicable, lacks, statement
 
 Measure = Callable[[Evidence], Float | None]
 
@@ -37,6 +36,7 @@ STILL = 1e-6
 # Data sets without which a spread between sizes says nothing.
 LEAST_DATA = 3
 WORDS = "gradient flow from residual initialisation"
+_THETA = {"converges": "arrived", "bounded": "max_k |θ_k|"}
 
 
 def theta_norm(runs: Evidence) -> Float | None:
@@ -56,66 +56,71 @@ def sharpness_ratio(runs: Evidence) -> Float:
     return np.where(runs.settled, ratio, np.nan)
 
 
+@statement("theorem-4", "Residual flow converges", _THETA, WORDS, sweep=True)
 def theorem_4(cases: Sequence[Evidence]) -> list[Record]:
     """Theorem 4: from W_k(0) = I + s/sqrt(Ld) N_k with R(W(0)) - R_min small, gradient flow
     converges to W_k(0) + theta_k/L with |theta_k|_F bounded by a number that depends on s only."""
     why = lacks(cases[0], one_output=True, inits=["residual"])
-    return _bounded_theta("theorem-4", _residual(cases, one_output=True), why)
+    return _bounded_theta(_residual(cases, one_output=True, why=why))
 
 
+@statement("theorem-5", "Several outputs", _THETA, WORDS, sweep=True)
 def theorem_5(cases: Sequence[Evidence]) -> list[Record]:
     """Theorem 5: Theorem 4 for several outputs, P = W_L...W_1 without p."""
-    one = cases[0].initial.architecture.output is not None
-    several = "several outputs (here 1)" if one else ""
+    several = "several outputs (here 1)" if cases[0].one_output else ""
     why = lacks(cases[0]) or several or lacks(cases[0], inits=["residual"])
-    return _bounded_theta("theorem-5", _residual(cases, one_output=False), why)
+    return _bounded_theta(_residual(cases, one_output=False, why=why))
 
 
+@statement(
+    "corollary-3",
+    "Sharpness, residual start",
+    {"lower": "sharpness S", "bounded": "(S/S_min) / (Λ/λ)"},
+    WORDS,
+    sweep=True,
+)
 def corollary_3(cases: Sequence[Evidence]) -> list[Record]:
     """Corollary 3: 1 <= S/S_min <= C Lam/lam with C depending on s only."""
-    chosen = _residual(cases, one_output=True)
-    if not chosen:
-        why = lacks(cases[0], one_output=True, inits=["residual"])
-        return [not_applicable("corollary-3", WORDS, why=why)]
+    why = lacks(cases[0], one_output=True, inits=["residual"])
+    chosen = _residual(cases, one_output=True, why=why)
     lower = [
-        compare(
-            "corollary-3",
-            runs.least_sharpness,
+        at_least(
             runs.sharpness,
-            measured="larger",
+            runs.least_sharpness,
             part="lower",
             hypothesis=_hypothesis(chosen),
             applies=runs.settled & runs.regression.full_rank & runs.flow,
             why=lacks(runs, minimiser=True)
             or f"Sigma of full rank (here {runs.regression.rank} of {runs.regression.d})",
             room=runs.minimiser_room,
-            **of_flow(runs, "network"),
+            **_of_flow(runs),
         )
         for runs in chosen
     ]
-    return lower + _no_growth("corollary-3", "C", chosen, sharpness_ratio)
+    return lower + _no_growth("C", chosen, sharpness_ratio)
 
 
-def _bounded_theta(statement: str, cases: Sequence[Evidence], why: str) -> list[Record]:
-    if not cases:
-        return [not_applicable(statement, WORDS, why=why)]
-    hypothesis = _hypothesis(cases)
+def _of_flow(runs: Evidence) -> dict[str, Any]:
+    """What a comparison of runs that is about gradient flow says."""
+    error = largest_error(runs)
+    return {"place": runs.place("network"), "flow_only": not runs.flow, "error": error}
+
+
+def _bounded_theta(cases: Sequence[Evidence]) -> list[Record]:
     arrived = [
-        compare(
-            statement,
-            1.0,
+        at_least(
             _arrived(runs),
-            measured="larger",
+            1.0,
             part="converges",
-            hypothesis=hypothesis,
+            hypothesis=_hypothesis(cases),
             applies=_near(runs)[0] & runs.flow,
             why=_near(runs)[1],
-            **of_flow(runs, "network"),
+            **_of_flow(runs),
             note="1 if gradient flow arrived at a minimiser, 0 if it stands still elsewhere",
         )
         for runs in cases
     ]
-    return arrived + _no_growth(statement, "max |theta_k|", cases, theta_norm)
+    return arrived + _no_growth("max |theta_k|", cases, theta_norm)
 
 
 def _arrived(runs: Evidence) -> Float:
@@ -136,7 +141,7 @@ def _near(runs: Evidence) -> tuple[Yes, str]:
     C_4 is not given; this much is needed. At a critical point that is no minimiser the map lacks a
     direction of P* Sigma^{1/2}, which costs at least its smallest singular value squared.
     """
-    if runs.excess_risk is None:
+    if "excess_risk" not in runs.trace:
         return np.zeros(len(runs), dtype=bool), lacks(runs, measured=["excess_risk"])
     start = runs.excess_risk[0]
     saddle = np.linalg.svd(np.atleast_2d(runs.regression.q.T), compute_uv=False)[-1] ** 2
@@ -144,15 +149,15 @@ def _near(runs: Evidence) -> tuple[Yes, str]:
     return np.asarray(start < saddle), f"{below} (here {np.min(start):.3g} or more)"
 
 
-def _residual(cases: Sequence[Evidence], one_output: bool) -> list[Evidence]:
-    """Runs from residual initialisation, those of one scale s together."""
+def _residual(cases: Sequence[Evidence], one_output: bool, why: str) -> list[Evidence]:
+    """Runs from residual initialisation, those of one scale s together; `why` there may be none."""
     chosen = [
         runs
         for runs in cases
-        if runs.initial.architecture.linear
-        and runs.init == "residual"
-        and runs.one_output == one_output
+        if runs.linear and runs.init == "residual" and runs.one_output == one_output
     ]
+    if not chosen:
+        raise NotApplicable(why)
     return [runs.some(runs.scale == s) for runs in chosen for s in np.unique(runs.scale)]
 
 
@@ -163,16 +168,14 @@ def _hypothesis(cases: Sequence[Evidence]) -> str:
         * runs.regression.largest_eigenvalue
         / (runs.regression.smallest_eigenvalue * runs.output_norm) ** 2
         for runs in cases
-        if runs.excess_risk is not None
+        if "excess_risk" in runs.trace
     ]
     if not ratios:
         return WORDS
     return f"{WORDS}, (R(W(0)) - R_min) Lam/(lam |p|)^2 <= {max(ratios):.3g}"
 
 
-def _no_growth(
-    statement: str, name: str, cases: Sequence[Evidence], measure: Measure
-) -> list[Record]:
+def _no_growth(name: str, cases: Sequence[Evidence], measure: Measure) -> list[Record]:
     """One record for each size that was doubled twice and kind of start, with or without noise."""
     records = []
     for kind, noisy in (("with noise", True), ("without noise", False)):
@@ -187,7 +190,7 @@ def _no_growth(
                 if len(table) >= 3:
                     part = {"part": f"bounded in {letter}, {kind}", "error": largest_error(*group)}
                     part["hypothesis"] = _hypothesis(cases)
-                    records.append(_doubling(statement, name, letter, table, cases[0].flow, part))
+                    records.append(_doubling(name, letter, table, cases[0].flow, part))
     return records
 
 
@@ -202,12 +205,7 @@ def _table(group: Sequence[Evidence], letter: str, measure: Measure) -> dict[int
 
 
 def _doubling(
-    statement: str,
-    name: str,
-    letter: str,
-    table: dict[int, list[float]],
-    flow: bool,
-    fields: dict[str, Any],
+    name: str, letter: str, table: dict[int, list[float]], flow: bool, fields: dict[str, Any]
 ) -> Record:
     """x_3 <= max(x_1, x_2) + r max(x_2 - x_1, 0) for the means at any three sizes in a row.
 
@@ -223,11 +221,9 @@ def _doubling(
         limit = x[i - 1] + rise if means[i - 1] > means[i - 2] else x[i - 2]
         bound[i], room[i] = limit.mean(), mean_half_width(x[i] - limit, 0.99)
     listed = ", ".join(f"{mean:.4g} at {size}" for size, mean in zip(sizes, means, strict=True))
-    return compare(
-        statement,
+    return at_most(
         means,
         bound,
-        measured="smaller",
         room=room,
         applies=flow and count >= LEAST_DATA,
         why=f"{LEAST_DATA} data sets or more (here {count})",

@@ -8,16 +8,18 @@ from flatmin.core.arrays import Float
 from flatmin.curvature import sharpness
 from flatmin.curvature.linear import backward, forward
 from flatmin.dynamics.measures import invariants
-from flatmin.ledger.evidence import EPSILON, Evidence
-from flatmin.ledger.invariants import largest_error
-from flatmin.ledger.lacks import lacks
-from flatmin.ledger.record import Record, compare, not_applicable
-from flatmin.network.ensemble import Ensemble
+from flatmin.ledger.evidence import EPSILON, Evidence, largest_error
+from flatmin.ledger.record import Record, at_least, at_most
+from flatmin.ledger.statement import lacks, need, statement
 from flatmin.theory.progressive_sharpening import balanced_sharpness
 
-NAME = "progressive-sharpening"
 
-
+@statement(
+    "progressive-sharpening",
+    "Sharpness on the way",
+    {"closed": "|S - closed form|", "floor": "sharpness S"},
+    "one output, L >= 2",
+)
 def progressive_sharpening(runs: Evidence) -> list[Record]:
     """*Closed form*: under gradient flow from a balanced start the sharpness is at every time that
     of the closed form of w alone, so that it rises and falls as the form says.
@@ -27,9 +29,7 @@ def progressive_sharpening(runs: Evidence) -> list[Record]:
     V'HV that comes from the second derivative of w is |a_k| |b_{k+1}|, and the other part,
     2 |Sigma^{1/2} Dw[V]|^2, is not negative.
     """
-    if not runs.one_output or runs.depth < 2:
-        why = lacks(runs, one_output=True, layers=2)
-        return [not_applicable(NAME, "one output, L >= 2", why=why)]
+    need(runs, one_output=True, layers=2)
     return [_closed_form(runs), _floor(runs)]
 
 
@@ -44,18 +44,15 @@ def _closed_form(runs: Evidence) -> Record:
     if not why and not even.any():
         why = f"a balanced start (here |D_k(0)| is {off.min():.2g} or more)"
     if why:
-        return not_applicable(NAME, hypothesis, why=why, part="closed form")
+        return Record(hypothesis=hypothesis, why=why, part="closed form")
     found, expected, residual = _along(runs)
-    return compare(
-        NAME,
+    return at_most(
         np.abs(found - expected),
         _room(runs) + residual,
-        measured="smaller",
         part="closed form",
         hypothesis=hypothesis,
         applies=np.broadcast_to(even, found.shape),
         place=runs.place("record", "network"),
-        network_axis=1,
         error=largest_error(runs),
         note="the bound is what the integrator's own error and the residual explain",
     )
@@ -86,12 +83,12 @@ def _room(runs: Evidence) -> Float:
     of the risk with |D^j w| <= L^{j/2} M^{L-j}. The balanced network of the same w is within
     sqrt(1 + L) E of the balanced one that is nearest.
     """
-    error = np.zeros(len(runs)) if runs.error is None else runs.error
     rounding = EPSILON * (runs.steps + runs.widest) * runs.widest
     norm, depth, largest = runs.largest_norm, runs.depth, runs.regression.largest_eigenvalue
     force = 2.0 * largest * (norm**depth + runs.regression.w_star_norm)
     steep = depth**1.5 * norm ** (depth - 3.0) * (6.0 * largest * norm**depth + force)
-    return np.asarray(steep * (1.0 + np.sqrt(1.0 + depth)) * (error + rounding * norm))
+    error = runs.integration_error + rounding * norm
+    return np.asarray(steep * (1.0 + np.sqrt(1.0 + depth)) * error)
 
 
 def _floor(runs: Evidence) -> Record:
@@ -102,14 +99,10 @@ def _floor(runs: Evidence) -> Record:
         np.linalg.norm(x, axis=1) * np.linalg.norm(y, axis=1)
         for x, y in zip(a[:-1], b[2:], strict=True)
     ]
-    floor = np.max(products, axis=0)
-    ensemble = Ensemble.from_flat(runs.initial.architecture, runs.initial.flat())
-    found = sharpness(data, ensemble, tolerance=1e-8)
-    return compare(
-        NAME,
-        floor,
+    found = sharpness(data, runs.initial, tolerance=1e-8)
+    return at_least(
         found.value,
-        measured="larger",
+        np.max(products, axis=0),
         part="floor",
         hypothesis="one output, L >= 2, at the initial weights",
         room=found.residual + 100.0 * EPSILON * runs.widest * runs.depth * found.value,

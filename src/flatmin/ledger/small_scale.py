@@ -11,10 +11,9 @@ import numpy as np
 from flatmin.core.arrays import Yes
 from flatmin.core.statistics import difference_half_width
 from flatmin.ledger.convergence import a1
-from flatmin.ledger.evidence import EPSILON, Evidence
-from flatmin.ledger.invariants import largest_error, of_flow
-from flatmin.ledger.lacks import lacks
-from flatmin.ledger.record import Record, compare, not_applicable, sandwich
+from flatmin.ledger.evidence import EPSILON, Evidence, largest_error
+from flatmin.ledger.record import Record, at_least, at_most, sandwich
+from flatmin.ledger.statement import NotApplicable, lacks, need, statement
 from flatmin.theory.minimal_sharpness import corollary_2_bound
 from flatmin.theory.minimal_sharpness import vanishing_scale_limit as limit_of
 
@@ -47,52 +46,49 @@ def assumptions(runs: Evidence) -> tuple[Yes, str, str]:
     return np.asarray(met), f"gradient flow, {one}; {two}", why
 
 
+@statement(
+    "corollary-1", "Layer norms at the end", "largest singular value σ_k", HYPOTHESIS, flow=True
+)
 def corollary_1(runs: Evidence) -> list[Record]:
     """Corollary 1: from some time on, (|w*|/2)^{1/L} <= sigma_k <= (2 |w*|)^{1/L}."""
-    norms = runs.last.get("spectral_norm")
-    if not _applicable(runs) or norms is None:
-        return [not_applicable("corollary-1", HYPOTHESIS, why=_lacking(runs, "spectral_norm"))]
+    need(runs, plain=True, measured=["excess_risk", "gradient"], final=["spectral_norm"])
     meets, words, why = assumptions(runs)
     norm, share = runs.regression.w_star_norm, 1.0 / runs.depth
     return sandwich(
-        "corollary-1",
         (norm / 2.0) ** share,
-        norms,
+        runs.last["spectral_norm"],
         (2.0 * norm) ** share,
         hypothesis=words,
         why=why,
         applies=meets[:, None],
         note="at the end of training",
-        **of_flow(runs, "network", "layer"),
+        place=runs.place("network", "layer"),
     )
 
 
+@statement("corollary-2", "Sharpness, small start", "sharpness S", HYPOTHESIS, flow=True)
 def corollary_2(runs: Evidence) -> list[Record]:
     """Corollary 2: 1 <= S/S_min <= 4 Lam/lam at the end, through S <= 8 L Lam |w*|^{2-2/L}."""
-    if not _applicable(runs):
-        return [not_applicable("corollary-2", HYPOTHESIS, why=_lacking(runs))]
+    need(runs, plain=True, measured=["excess_risk", "gradient"])
     meets, words, why = assumptions(runs)
     data = runs.regression
     common: dict[str, Any] = {"hypothesis": words, "why": why, "applies": meets}
-    common |= {"room": runs.minimiser_room} | of_flow(runs, "network")
+    common |= {"room": runs.minimiser_room, "place": runs.place("network")}
     least, found = runs.least_sharpness, runs.sharpness
-    ratio = 4.0 * data.condition_number
-    value = corollary_2_bound(data, runs.depth)
     return [
-        compare("corollary-2", least, found, measured="larger", part="lower", **common),
-        compare("corollary-2", found, ratio * least, measured="smaller", part="ratio", **common),
-        compare("corollary-2", found, value, measured="smaller", part="value", **common),
+        at_least(found, least, part="lower", **common),
+        at_most(found, 4.0 * data.condition_number * least, part="ratio", **common),
+        at_most(found, corollary_2_bound(data, runs.depth), part="value", **common),
     ]
 
 
-def _lacking(runs: Evidence, *names: str) -> str:
-    return lacks(runs, plain=True, measured=["excess_risk", "gradient"], final=names)
-
-
-def _applicable(runs: Evidence) -> bool:
-    return runs.plain and {"excess_risk", "gradient"} <= set(runs.trace)
-
-
+@statement(
+    "vanishing-scale-limit",
+    "Where tiny weights end",
+    "|S/limit - 1|",
+    "gradient flow from small weights at several scales, d_L = 1, p = 1",
+    sweep=True,
+)
 def vanishing_scale_limit(cases: Sequence[Evidence]) -> list[Record]:
     """As the initial scale tends to 0, S tends to 2 t_0 lambda_max(Sigma + (L-1) z z').
 
@@ -101,24 +97,19 @@ def vanishing_scale_limit(cases: Sequence[Evidence]) -> list[Record]:
     the sharpness, the room is the half-width of a 99 % confidence interval of the difference of the
     two means (Welch's), so that a scale needs two networks.
     """
-    hypothesis = "gradient flow from small weights at several scales, d_L = 1, p = 1"
     groups: dict[tuple[bytes, int], list[Evidence]] = {}
     for runs in cases:
         if runs.plain and runs.init in SMALL:
             groups.setdefault((runs.regression.w_star.tobytes(), runs.depth), []).append(runs)
-    records = [_limit(group, hypothesis) for group in groups.values()]
-    return [r for r in records if r is not None] or [
-        not_applicable(
-            "vanishing-scale-limit",
-            hypothesis,
-            "one scale only",
-            why=lacks(cases[0], plain=True, inits=SMALL)
-            or "two initial scales or more, with two runs each that reached a minimiser",
-        )
-    ]
+    records = [record for group in groups.values() for record in _limit(group)]
+    if not records:
+        several = "two initial scales or more, with two runs each that reached a minimiser"
+        why = lacks(cases[0], plain=True, inits=SMALL) or several
+        raise NotApplicable(why, "one scale only")
+    return records
 
 
-def _limit(group: Sequence[Evidence], hypothesis: str) -> Record | None:
+def _limit(group: Sequence[Evidence]) -> list[Record]:
     scale, value, room = (
         np.concatenate([np.asarray(getattr(runs, name))[runs.settled] for runs in group])
         for name in ("scale", "sharpness", "minimiser_room")
@@ -127,18 +118,15 @@ def _limit(group: Sequence[Evidence], hypothesis: str) -> Record | None:
     scales, counts = np.unique(scale, return_counts=True)
     scales = scales[counts > 1]
     if len(scales) < 2:
-        return None
+        return []
     distances = [np.abs(value[scale == s] / limit - 1.0) for s in scales]
     distance = np.array([np.mean(one) for one in distances])
     unsure = [difference_half_width(*pair, confidence=0.99) for pair in pairwise(distances)]
     rate = np.polyfit(np.log(scales), np.log(np.maximum(distance, EPSILON)), 1)[0]
     listed = ", ".join(f"{d:.2g} at {s:.3g}" for s, d in zip(scales, distance, strict=True))
-    return compare(
-        "vanishing-scale-limit",
+    record = at_most(
         distance[:-1],
         distance[1:],
-        measured="smaller",
-        hypothesis=hypothesis,
         room=np.array(unsure) + float(np.max(room)) / limit,
         applies=group[0].flow,
         flow_only=not group[0].flow,
@@ -148,3 +136,4 @@ def _limit(group: Sequence[Evidence], hypothesis: str) -> Record | None:
         x_name="initial scale",
         note=f"|S/limit - 1| is {listed}: about scale^{rate:.2g}",
     )
+    return [record]

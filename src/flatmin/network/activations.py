@@ -57,10 +57,6 @@ def _tanh_first(x: Any) -> Any:
     return 4.0 * _sigmoid(2.0 * x) * _sigmoid(-2.0 * x)
 
 
-def _tanh_second(x: Any) -> Any:
-    return -2.0 * np.tanh(x) * _tanh_first(x)
-
-
 # gelu, tanh form: x (1 + tanh(u))/2 = x s(2u), s the sigmoid, u = sqrt(2/pi) (x + 0.044715 x^3)
 _GELU_SLOPE = np.sqrt(2.0 / np.pi)
 _GELU_CUBIC = 0.044715
@@ -107,10 +103,6 @@ def _distribution(x: Any) -> Any:
     return ndtr(near) + (x - near) * _density(near)
 
 
-def _gelu_erf(x: Any) -> Any:
-    return x * _distribution(x)
-
-
 def _gelu_erf_first(x: Any) -> Any:
     return _distribution(x) + np.clip(x, -_FAR, _FAR) * _density(x)
 
@@ -127,8 +119,8 @@ ACTIVATIONS: dict[str, Activation] = {
     for activation in (
         Activation("linear", lambda x: x, np.ones_like, np.zeros_like),
         Activation("gelu-tanh", _gelu_tanh, _gelu_tanh_first, _gelu_tanh_second),
-        Activation("gelu-erf", _gelu_erf, _gelu_erf_first, _gelu_erf_second),
-        Activation("tanh", np.tanh, _tanh_first, _tanh_second),
+        Activation("gelu-erf", lambda x: x * _distribution(x), _gelu_erf_first, _gelu_erf_second),
+        Activation("tanh", np.tanh, _tanh_first, lambda x: -2.0 * np.tanh(x) * _tanh_first(x)),
         Activation("softplus", _softplus, _sigmoid, lambda x: _sigmoid(x) * _sigmoid(-x)),
         Activation("silu", lambda x: x * _sigmoid(x), _silu_first, _silu_second),
         Activation("relu", lambda x: np.maximum(x, 0.0), lambda x: 1.0 * (x > 0.0), np.zeros_like),

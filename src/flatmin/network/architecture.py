@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -28,9 +29,12 @@ from numpy.typing import ArrayLike
 from flatmin.core.arrays import Float
 from flatmin.core.checks import check_choice, check_count, check_depth, check_positive
 from flatmin.core.errors import SettingError
+from flatmin.core.memory import check_memory
 from flatmin.core.seeds import generator
 from flatmin.data.samples import Problem, Samples
 from flatmin.network.activations import ACTIVATIONS, Activation
+
+_LANES = 4  # a network alone takes the room of so many
 
 
 class Family(Enum):
@@ -137,13 +141,20 @@ class Architecture:
     @cached_property
     def offsets(self) -> tuple[int, ...]:
         """Where each layer starts in the flat parameter vector, with the end as last entry."""
-        sizes = [rows * (columns + self.biases) for rows, columns in self.shapes]
-        return (0, *np.cumsum(sizes).tolist())
+        sizes = (rows * (columns + self.biases) for rows, columns in self.shapes)
+        return tuple(accumulate(sizes, initial=0))
 
     @property
     def parameters(self) -> int:
         """The number of entries of all layers."""
         return self.offsets[-1]
+
+    def check_memory(self, networks: int = 1) -> None:
+        """A SettingError if so many networks, which a run holds in six copies, are too large."""
+        check_memory(
+            f"{networks} network(s) of {self.parameters} weights",
+            6.0 * 8.0 * max(networks, _LANES) * self.parameters,
+        )
 
     @cached_property
     def p(self) -> Float:
@@ -209,5 +220,4 @@ class Architecture:
 def residual_output_vector(inputs: int, seed: int) -> Float:
     """A random unit vector p for a residual network: Gaussian, divided by its norm."""
     p = generator(seed, "output vector").standard_normal(inputs)
-    unit: Float = p / np.linalg.norm(p)
-    return unit
+    return np.asarray(p / np.linalg.norm(p))

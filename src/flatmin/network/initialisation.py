@@ -208,8 +208,10 @@ def initialise(
     """
     if (addresses is None) == (networks is None):
         raise SettingError("initialise takes either networks, their number, or their addresses")
+    count = check_count("networks", networks) if addresses is None else len(addresses)
+    architecture.check_memory(count)
     if addresses is None:
-        addresses = [(i,) for i in range(check_count("networks", networks))]
+        addresses = [(i,) for i in range(count)]
     check_choice("init", init, INITIALISATIONS)
     scales = np.broadcast_to(np.asarray(scale, dtype=float), (len(addresses),))
     for value in scales:

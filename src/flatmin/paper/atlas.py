@@ -82,11 +82,8 @@ def judge_atlas(found: Mapping[int, Atlas], born: Mapping[int, Flip]) -> list[Cl
         f"at depths {depths} descent begins to oscillate at the ceiling 2/S_min: the largest "
         "|c_2 - 1|": ("flip", second, compared("at most", 5e-4)),
         f"between {NEAR[0]:g} and {NEAR[1]:g} of the ceiling the mean excess risk of the orbit is "
-        "that of the flip formula: the largest relative difference": (
-            "amplitude",
-            excess,
-            compared("at most", NEAR_ERROR),
-        ),
+        "that of the flip formula: the largest relative "
+        "difference": ("amplitude", excess, compared("at most", NEAR_ERROR)),
         "the period doubles where it does on white data: the largest |c_4 - exact|": (
             "doubling",
             fourth,
@@ -117,11 +114,8 @@ def judge_atlas(found: Mapping[int, Atlas], born: Mapping[int, Flip]) -> list[Cl
         "the orbit of period two does not depend on the start: the largest spread of its width "
         "over starts": ("one-attractor", spread, compared("at most", 1e-3)),
         f"at depth {max(found)} runs between {ASLEEP[0]:g} and {ASLEEP[1]:g} of the ceiling end "
-        "near the saddle w = 0, where they hardly move: share of runs": (
-            "stalls",
-            stalled,
-            compared("at least", 0.9),
-        ),
+        "near the saddle w = 0, where they hardly move: share of "
+        "runs": ("stalls", stalled, compared("at least", 0.9)),
     }
     return judged(FIGURE, rows)
 

@@ -81,7 +81,7 @@ def _ceiling(case: str, place: str, rows: pd.DataFrame, rates: pd.DataFrame) -> 
     nothing: Rows = {
         f"{place}: no rate above the exact 2/S_min works for half of the runs: the largest share "
         f"that learned (of all runs above it {all_above:.4f}; a run that keeps oscillating may be "
-        "caught at a small risk)": (f"{case}-nothing-above", above, compared("below", 0.5)),
+        "caught at a small risk)": (f"{case}-nothing-above", above, compared("below", 0.5))
     }
     if not case.startswith("spread"):
         most = measured.max(skipna=False)
@@ -89,7 +89,7 @@ def _ceiling(case: str, place: str, rows: pd.DataFrame, rates: pd.DataFrame) -> 
         return nothing | {
             f"{place}: the exact 2/S_min is a ceiling that gradient descent does not reach: "
             f"largest measured over exact rate (from {measured.min():.3g} up, by depth "
-            f"{listed})": (f"{case}-not-reached", most, below),
+            f"{listed})": (f"{case}-not-reached", most, below)
         }
     worst = measured.min(skipna=False) if measured.max() <= 1.0 else measured.max()
     over = rates["paper"] / measured

@@ -11,15 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from flatmin.core.figures import (
-    BLACK,
-    BLUE,
-    COLOURS,
-    MARKERS,
-    RED,
-    new_figure,
-    plain_log_ticks,
-)
+from flatmin.core.figures import BLACK, BLUE, COLOURS, MARKERS, RED, new_figure, plain_log_ticks
 from flatmin.paper import measures
 from flatmin.paper.figures import band, draw_means, sharpness_figure
 from flatmin.paper.measures import ALIGNMENTS, CONDITIONS, DEAD, PAPER_SLOPE, STARTS

@@ -310,7 +310,7 @@ def initial_sensitivity(linear: pd.DataFrame, residual: pd.DataFrame) -> list[Cl
     claims: Rows = {
         "initial sharpness varies over the scales by a smaller factor than from Gaussian "
         f"initialisation ({gaussian:.3g}): the "
-        "factor": ("less-sensitive", ratio(residual), compared("below", gaussian)),
+        "factor": ("less-sensitive", ratio(residual), compared("below", gaussian))
     }
     return judged("4b", claims)
 
@@ -341,6 +341,6 @@ def gelu_small_scale(rows: pd.DataFrame, data: Regression, depth: int) -> list[C
     bounds = median_between(1.0, corollary_2_bound(data, depth) / lower_bound(data, depth))
     claims: Rows = {
         "from the smallest scale the runs that learn end within the linear networks' bounds: "
-        "median S over the linear S_min": ("linear-bounds", ratio, bounds),
+        "median S over the linear S_min": ("linear-bounds", ratio, bounds)
     }
     return judged("7", claims)

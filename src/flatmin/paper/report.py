@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib.metadata import version
+from importlib.resources import files
 from pathlib import Path
+from string import Template
 from typing import Any
 
 from flatmin import __version__
@@ -101,23 +103,6 @@ def versions() -> dict[str, str]:
     return {"flatmin": __version__, "python": python} | {name: version(name) for name in names}
 
 
-_STYLE = """
-body { font: 16px/1.5 Georgia, serif; color: #222; max-width: 60rem; margin: 2rem auto;
-       padding: 0 1rem; }
-h1, h2, h3 { font-family: Helvetica, Arial, sans-serif; line-height: 1.2; }
-h2 { margin-top: 3rem; border-bottom: 1px solid #ccc; }
-figure { margin: 1.5rem 0 2.5rem; } figure img { max-width: 100%; }
-figcaption { color: #444; }
-table { border-collapse: collapse; font: 13px/1.4 Helvetica, Arial, sans-serif; width: 100%; }
-td, th { text-align: left; padding: .3rem .6rem; border-bottom: 1px solid #eee;
-         vertical-align: top; }
-.holds { color: #00694d; } .fails { color: #fff; background: #b3261e; font-weight: bold; }
-.undecided { color: #7a4b00; } a.fails { padding: 0 .2rem; }
-nav ul { list-style: none; padding: 0; font: 14px/1.6 Helvetica, Arial, sans-serif; }
-.note { color: #555; font-size: 14px; }
-"""
-
-
 _QUICK = (
     "<p class=note><b>Quick preset:</b> fewer repetitions than the paper; a claim may be "
     "undecided for want of runs, which the full size, <code>flatmin reproduce</code>, has.</p>"
@@ -125,6 +110,7 @@ _QUICK = (
 
 
 def _page(report: Report) -> str:
+    """The template beside this module, filled in."""
     paper, beyond = (
         [_figure(section) for section in report.sections if section.item.beyond == past]
         for past in (False, True)
@@ -133,31 +119,19 @@ def _page(report: Report) -> str:
         f"<tr><td>{escape(name)}</td><td>{seconds:.1f}</td></tr>"
         for name, seconds in report.study_seconds.items()
     ]
-    parts = [
-        "<!doctype html><html lang=en><meta charset=utf-8>",
-        "<meta name=viewport content='width=device-width, initial-scale=1'>",
-        "<title>Deep linear networks and flat minima, reproduced</title>",
-        f"<style>{_STYLE}</style>",
-        "<h1>Deep linear networks and flat minima, reproduced</h1>",
-        "<p>Figures of Marion and Chizat, <i>Deep linear networks for regression are implicitly "
-        "regularized towards flat minima</i> (NeurIPS 2024), run again on the authors' data with "
-        f"fresh initial weights, in {report.seconds:.0f} seconds. <b>{report.verdicts()}.</b></p>",
-        _QUICK if report.preset == "quick" else "",
-        f"<p class=note>Sharpness is the {escape(CONVENTION)}. Lines are geometric means over the "
-        "runs that did not diverge; bands are 95 % confidence intervals, dots the runs themselves "
-        "where a point has few.</p>",
-        _contents(report),
-        "<h2>The figures</h2>",
-        *paper,
-        *(["<h2>Beyond the paper</h2>", *beyond] if beyond else []),
-        "<h2 id='claims'>The claims</h2>",
-        _claims_table(report.claims),
-        "<h2 id='times'>Times and versions</h2>",
-        f"<table><tr><th>study<th>seconds</tr>{''.join(times)}</table>",
-        "<p class=note>" + ", ".join(f"{k} {v}" for k, v in versions().items()) + "</p>",
-        "</html>",
-    ]
-    return "\n".join(parts) + "\n"
+    template = files("flatmin.paper").joinpath("report.html").read_text("utf-8")
+    return Template(template).substitute(
+        seconds=f"{report.seconds:.0f}",
+        verdicts=report.verdicts(),
+        quick=_QUICK if report.preset == "quick" else "",
+        convention=escape(CONVENTION),
+        contents=_contents(report),
+        paper="\n".join(paper),
+        beyond="\n".join(["<h2>Beyond the paper</h2>", *beyond] if beyond else []),
+        claims=_claims_table(report.claims),
+        times="".join(times),
+        versions=", ".join(f"{name} {number}" for name, number in versions().items()),
+    )
 
 
 def _contents(report: Report) -> str:

@@ -47,10 +47,7 @@ def reproduce(
     unpaid = dict(seconds)
     sections = [_section(directory, item, tables, preset, unpaid, say) for item in items]
     report = Report(
-        preset=preset,
-        sections=sections,
-        study_seconds=seconds,
-        seconds=time.perf_counter() - begin,
+        preset=preset, sections=sections, study_seconds=seconds, seconds=time.perf_counter() - begin
     )
     report.write(directory)
     return report
@@ -73,12 +70,7 @@ def _run(
 
 
 def _section(
-    directory: Path,
-    item: Item,
-    tables: Tables,
-    preset: str,
-    unpaid: dict[str, float],
-    say: Say,
+    directory: Path, item: Item, tables: Tables, preset: str, unpaid: dict[str, float], say: Say
 ) -> Section:
     """Draw and judge; the time of a study goes to the first figure that needs it."""
     begin = time.perf_counter() - sum(unpaid.pop(study, 0.0) for study in item.studies)

@@ -64,27 +64,18 @@ def explained(tables: Tables) -> list[Claim]:
     ended = ratios(tables[STUDY])
     small = ended[ended["scale"] == ended["scale"].min()]["ratio"]
     farthest = float(small.iloc[(small - 1.0).abs().argmax()]) if len(small) else float("nan")
+    most = compared("at least", 0.85)
     rows: Rows = {
         "the closed form for balanced networks, which sees w alone, says whether sharpness rises "
         f"or falls, also from unbalanced starts: share of {len(table)} moves (of their total size "
         f"{float((weight * table['explained']).sum() / weight.sum()):.3f}; that sharpness always "
-        f"rises would explain {len(rises) / len(table):.3f})": (
-            "direction",
-            float(table["explained"].mean()),
-            compared("at least", 0.85),
-        ),
+        "rises would explain "
+        f"{len(rises) / len(table):.3f})": ("direction", table["explained"].mean(), most),
         "it explains most falls too, where the rule that sharpness rises explains none: share of "
-        f"the falls ({rises['explained'].mean():.3f} of the rises)": (
-            "falls",
-            float(falls["explained"].mean()),
-            compared("at least", 0.65),
-        ),
-        "at every depth and scale: the least share of moves it explains "
-        f"(depth {least[0]}, scale {least[1]:g})": (
-            "everywhere",
-            float(shares.min()),
-            compared("at least", 0.6),
-        ),
+        f"the falls ({rises['explained'].mean():.3f} of the "
+        "rises)": ("falls", falls["explained"].mean(), compared("at least", 0.65)),
+        "at every depth and scale: the least share of moves it explains (depth "
+        f"{least[0]}, scale {least[1]:g})": ("everywhere", shares.min(), compared("at least", 0.6)),
         f"from scale {scale:g} its value is right too: the final sharpness over the form that is "
         "farthest from 1": ("small-scale", farthest, within(1.0, 0.05)),
     }

@@ -48,7 +48,7 @@ def watch_figure(watch: Watch) -> Figure:
         yerr=[full["measured"] - full["low"], full["high"] - full["measured"]],
         color=ORANGE, fmt="none", lw=1.2, label="interval",
     )  # fmt: skip
-    left.set_ylabel(str(table["gauge"].iloc[-1]))
+    left.set_ylabel(f"gauge: {table['gauge'].iloc[-1]}")
     right.plot(steps, table["headroom"], color=BLUE, lw=1.2, marker=".", ms=3)
     right.axhline(1.0, color="black", ls="--", lw=1.0)
     right.set_yscale("log")

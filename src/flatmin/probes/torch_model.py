@@ -65,13 +65,13 @@ class TorchModel:
     def _check(self, longest: int) -> None:
         """That the first loss is one finite number; how many samples go through at a time."""
         at, first = self._at(), self.batches[0]
-        with held() as bytes_of:
+        with held() as kept:
             leaves = {name: one.requires_grad_() for name, one in at.items()}
             whole = float(self._call.value(leaves, first, 0).detach())
         if not np.isfinite(whole):
             raise DataError(f"the loss of the first batch is not finite: {whole}")
         most = self._chunk
-        if most is None and sum(bytes_of.values()) > LARGE:
+        if most is None and sum(kept) > LARGE:
             most = -(-longest // PIECES)
         if most is None or rows(first) <= most:
             return
@@ -102,16 +102,16 @@ class TorchModel:
 
     def dots(self, basis: list[Tensor], v: Tensor) -> Float:
         """In double precision where the device has it."""
-        wide = torch.float64 if v.device.type != "mps" else torch.float32
+        wide = _wide(v)
         other = v.to(wide)
         return np.asarray(torch.stack([torch.dot(q.to(wide), other) for q in basis]).cpu(), float)
 
     def combine(self, basis: list[Tensor], coefficients: Float) -> Tensor:
-        """One vector at a time; no copy of the basis."""
-        total = torch.zeros_like(basis[0])
+        """One vector at a time, summed in double precision where the device has it."""
+        total = torch.zeros_like(basis[0], dtype=_wide(basis[0]))
         for q, c in zip(basis, coefficients.tolist(), strict=True):
             total.add_(q, alpha=c)
-        return total
+        return total.to(basis[0].dtype)
 
     def vector(self, given: Any) -> Tensor:
         """A direction: flat, or a tensor for each parameter, as a list or by name."""
@@ -180,6 +180,10 @@ class TorchModel:
 
     def _join(self, named: Values) -> Tensor:
         return torch.cat([named[name].detach().reshape(-1).to(self._kind) for name in self._shapes])
+
+
+def _wide(v: Tensor) -> torch.dtype:
+    return torch.float32 if v.device.type == "mps" else torch.float64
 
 
 def _over_batch(module: nn.Module) -> bool:

@@ -81,12 +81,13 @@ class Monitor(Watch):
         self._begun = time.perf_counter()
         self.spent = 0.0
         self._pace = 0.0  # seconds a product
-        self._wanted = {True: 12, False: 2}  # products of the last full and the last quick check
+        # Products of the last full and the last quick check; twice, of a full one cut short.
+        self._wanted = {True: 4, False: 2}
         self._allowed = self._most
         for _ in range(2):  # the first product loads what it needs, the second is timed
             begun = time.perf_counter()
-            next(self._operator.parts(self._operator.gaussian(0)))
-            self._pace = (time.perf_counter() - begun) / self._operator.shares[0]
+            largest(self._operator, confidence=confidence, budget=1)
+            self._pace = time.perf_counter() - begun
 
     @property
     def share(self) -> float:
@@ -109,7 +110,9 @@ class Monitor(Watch):
         cost = time.perf_counter() - begun
         self.spent += cost
         if check is not None:
-            self._pace, self._wanted[full] = cost / check.products, check.products
+            cut = full and check.high - check.low > self._tolerance * abs(check.measured)
+            self._wanted[full] = (1 + cut) * check.products
+            self._pace = max(cost / check.products, 0.9 * self._pace)  # a slow one is remembered
             self._draw()
         return check
 

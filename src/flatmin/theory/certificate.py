@@ -227,25 +227,21 @@ def read_certificate(path: str | Path) -> Certificate:
         raise DataError(f"{path}: not a certificate: not JSON") from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise DataError(f"{path}: not a certificate: expected format {FORMAT!r}")
-    numbers = {name: _number(path, content, name) for name in ("lower", "upper", "t")}
-    norm = _number(path, content, "output_norm")
-    x = _array(path, content, "x", 1)
-    factor, product = (_array(path, content, name, 2) for name in ("factor", "product"))
+    sizes = (("x", 1), ("factor", 2), ("product", 2))
+    arrays = {name: _array(path, content, name, size) for name, size in sizes}
+    x, factor, product = arrays.values()
+    found: dict[str, Any] = {"depth": check_depth(content.get("depth")), **arrays}
+    for name in ("lower", "upper", "t", "output_norm"):
+        found[name] = _number(path, content, name)
     if factor.shape[0] != len(x) or factor.shape[1] != product.shape[1]:
         raise DataError(
             f"{path}: x, factor and product have shapes {x.shape}, {factor.shape} and "
             f"{product.shape}, which do not fit"
         )
-    if len(product) > 1 and norm != 1.0:
+    if len(product) > 1 and found["output_norm"] != 1.0:
+        norm = found["output_norm"]
         raise DataError(f"{path}: output_norm must be 1 for several targets, got {norm:g}")
-    return Certificate(
-        depth=check_depth(content.get("depth")),
-        output_norm=norm,
-        x=x,
-        factor=factor,
-        product=product,
-        **numbers,
-    )
+    return Certificate(**found)
 
 
 def _number(path: str | Path, content: dict[str, Any], name: str) -> float:

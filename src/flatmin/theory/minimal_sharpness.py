@@ -109,14 +109,6 @@ def lower_bound(regression: Regression, depth: int, output_norm: float = 1.0) ->
     return 2.0 * balanced_scale(regression, depth, output_norm) * depth * regression.a
 
 
-def upper_bound(regression: Regression, depth: int, output_norm: float = 1.0) -> float:
-    """Theorem 2: S_min <= 2 t_0 sqrt((2L-1) Lam^2 + (L-1)^2 a^2)."""
-    root = np.hypot(
-        np.sqrt(2.0 * depth - 1.0) * regression.largest_eigenvalue, (depth - 1.0) * regression.a
-    )
-    return float(2.0 * balanced_scale(regression, depth, output_norm) * root)
-
-
 def network_lower_bound(
     regression: Regression, depth: int, norms: ArrayLike, output_norm: float = 1.0
 ) -> Float:
@@ -162,13 +154,12 @@ def minimal_sharpness(
         exact = 2.0 * t * largest * (1.0 + delta)
     if regression.targets > 1:
         lower, upper = _bounds_of_several(regression, depth)
-        return MinimalSharpness(lower=lower, exact=exact, upper=upper, t=t)
-    return MinimalSharpness(
-        lower=lower_bound(regression, depth, output_norm),
-        exact=exact,
-        upper=upper_bound(regression, depth, output_norm),
-        t=t,
-    )
+    else:
+        lower = lower_bound(regression, depth, output_norm)
+        # Theorem 2: S_min <= 2 t_0 sqrt((2L-1) Lam^2 + (L-1)^2 a^2).
+        root = np.hypot(np.sqrt(2.0 * depth - 1.0) * largest, (depth - 1.0) * regression.a)
+        upper = float(2.0 * t_0 * root)
+    return MinimalSharpness(lower=lower, exact=exact, upper=upper, t=t)
 
 
 def vanishing_scale_limit(regression: Regression, depth: int, output_norm: float = 1.0) -> float:

@@ -88,14 +88,6 @@ def minimiser_of_sharpness(
     return _chain(regression, architecture, least.t * np.exp(2.0 * log_c), factors, generator)
 
 
-def balanced_minimiser(regression: Regression, architecture: Architecture) -> list[Float]:
-    """Several outputs: W_k = F_k diag(s)^{1/L} F_{k-1}', from P* = F_L diag(s) F_0'."""
-    u, s, v_transposed = _product(regression, architecture)
-    frames = [v_transposed.T, *(np.eye(w)[:, : len(s)] for w in architecture.widths[:-1]), u]
-    share = nth_root(s, architecture.depth)
-    return [(frames[k + 1] * share) @ frames[k].T for k in range(architecture.depth)]
-
-
 def product_rank(regression: Regression) -> int:
     """The rank of P*, which no hidden layer of a minimiser is narrower than."""
     return len(_singular(regression)[1])
@@ -151,12 +143,9 @@ def _chain(
     generator: np.random.Generator | None,
 ) -> list[Float]:
     """The rank-one chain with |b_1|^2 = t; `factors` multiply the even shares of W_2..W_L."""
-    if architecture.inputs != regression.d:
-        raise SettingError(
-            f"the network takes {architecture.inputs} inputs but the data have {regression.d}"
-        )
     if not architecture.linear or architecture.output is None:
         raise SettingError("explicit minimisers are for linear networks with one output")
+    architecture.check_fits(regression)
     depth, norm = architecture.depth, architecture.output_norm
     if depth == 1:
         # p'W = w*': only W = p w*'/|p|^2 plus anything orthogonal to p; take the least norm.

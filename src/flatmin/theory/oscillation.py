@@ -136,14 +136,10 @@ def mode_reaches_zero(depth: int) -> float:
     """
     depth = _deep(depth)
 
-    def slope_root(c: float) -> float:
-        return root(
-            lambda u: mode_slope(u, depth, c), ((depth - 1) / (2 * depth - 1)) ** (1 / depth), 1.0
-        )
-
     def excess(c: float) -> float:
-        top = float(mode_step(slope_root(c), depth, c))
-        return float(mode_step(top, depth, c))
+        low = ((depth - 1) / (2 * depth - 1)) ** (1 / depth)
+        flat = root(lambda u: mode_slope(u, depth, c), low, 1.0)
+        return float(mode_step(mode_step(flat, depth, c), depth, c))
 
     high = 1.5
     while excess(high) > 0.0:

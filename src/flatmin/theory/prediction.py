@@ -109,11 +109,7 @@ class Prediction(Shown):
             **self.regression.contents(),
             "depth": self.depth,
             "output_norm": self.output_norm,
-            "minimal_sharpness": {
-                "lower": self.minimal.lower,
-                "exact": self.exact,
-                "upper": self.minimal.upper,
-            },
+            "minimal_sharpness": {k: getattr(self.minimal, k) for k in ("lower", "exact", "upper")},
             "flattest_depth": self.flattest_depth,
             "small_init_sharpness": self.small_init_sharpness,
             "critical_learning_rate": {"exact": self.critical_rate, "paper": self.paper_rate},
@@ -152,20 +148,18 @@ class Prediction(Shown):
             "the critical rate is a ceiling, not a promise: above it gradient descent settles at "
             "no minimiser, though it may stay bounded; below it, it may still fail"
         )
-        steps = None
-        if self.regression.targets > 1:
-            rank = product_rank(self.regression)
-            if self.depth > 1 and rank > 1:
-                units = sorted({1, rank - 1})
-                bounds = " and ".join(f"{self.least_of_width(one):.4g} with {one}" for one in units)
-                notes.append(
-                    f"several targets: S_min is that of networks whose hidden layers have at least "
-                    f"{rank} units, the rank of P*; narrower ones reach no minimiser, and at their "
-                    f"best points S is at least {bounds}"
-                )
-        else:
+        one, rank, steps = self.regression.targets == 1, product_rank(self.regression), 0.0
+        if one:
             steps = descent_steps(self.regression, self.depth, self.output_norm)
-        if steps is not None and steps > MANY_STEPS:
+        elif self.depth > 1 and rank > 1:
+            units = sorted({1, rank - 1})
+            bounds = " and ".join(f"{self.least_of_width(unit):.4g} with {unit}" for unit in units)
+            notes.append(
+                f"several targets: S_min is that of networks whose hidden layers have at least "
+                f"{rank} units, the rank of P*; narrower ones reach no minimiser, and at their "
+                f"best points S is at least {bounds}"
+            )
+        if steps > MANY_STEPS:
             notes.append(
                 f"descent is slow on these data: near the flattest minimiser, at half the critical "
                 f"rate, it takes {steps:.1g} steps to divide the risk along the direction of the "

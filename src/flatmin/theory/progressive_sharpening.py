@@ -105,31 +105,6 @@ def balanced_sharpness(regression: Regression, depth: int, w: Float) -> tuple[Fl
     return np.where(there, sharp, np.nan), np.where(there, speed, np.nan)
 
 
-def falling_range(regression: Regression, depth: int) -> tuple[float, float]:
-    """Between which |w|/|w*| the sharpness of an aligned balanced network falls; equal ends: never.
-
-    For data of which w* is an eigenvector of Sigma.
-
-    >>> from flatmin.data.generators import whitened_samples
-    >>> falling_range(whitened_samples(n=20, d=3, seed=0).regression(), 3)
-    (0.25, 0.5)
-    """
-    direction = regression.w_star / regression.w_star_norm
-    across = np.eye(regression.d) - np.outer(direction, direction)
-    other = float(np.linalg.eigvalsh(across @ regression.sigma @ across)[-1])
-    low = (depth - 2.0) / (2.0 * depth - 2.0)
-    return low, max(low, min(0.5, regression.a / (regression.a + other)))
-
-
-def small_start_cosine(depth: int) -> float:
-    """The cosine between w and Sigma w* from which on small balanced starts sharpen, L >= 3.
-
-    >>> round(small_start_cosine(10), 4)
-    0.1623
-    """
-    return float(np.sqrt(depth) - np.sqrt(depth - 1.0))
-
-
 def _dot(x: Float, y: Float) -> Float:
     return np.asarray(np.sum(x * y, axis=1, keepdims=True))
 

@@ -17,8 +17,7 @@ import numpy.typing as npt
 
 from flatmin.core.errors import DataError
 from flatmin.data.tables.arrays import array_table, numbers
-from flatmin.data.tables.frame import frame_table
-from flatmin.data.tables.npz import named_arrays_table, npz_table
+from flatmin.data.tables.named import frame_table, named_arrays_table, npz_table
 from flatmin.data.tables.parquet import parquet_table
 from flatmin.data.tables.source import place_of
 from flatmin.data.tables.table import PathLike, Reading, Table

@@ -44,7 +44,7 @@ class Labels:
         if text not in self._codes and len(self._codes) == MAX_CATEGORIES:
             raise DataError(
                 f"{self.source}: column {self.name!r} has more than {MAX_CATEGORIES} categories, "
-                "too many for --one-hot; --drop it or use it as a number"
+                "too many for one_hot; drop it or use it as a number"
             )
         return self._codes.setdefault(text, len(self._codes))
 

@@ -26,8 +26,8 @@ ROWS = 8192  # rows handled at a time: fast in cache, small in memory
 
 
 # What the messages on values that are no numbers suggest.
-MISSING_HINT = "or say what to do with --missing drop or --missing mean"
-TEXT_HINT = "--one-hot makes columns of it, --drop leaves it out"
+MISSING_HINT = 'or say what to do: missing = "drop" or "mean"'
+TEXT_HINT = "one_hot makes columns of it, drop leaves it out"
 
 
 @dataclass(frozen=True)

@@ -160,7 +160,7 @@ export class Acts extends Talks {
     this.state.view.tab = tab;
     this.writeAddress();
     this.mark("controls");
-    Plotly.purge($("panel-plot"));
+    window.Plotly?.purge($("panel-plot"));
     $("panel-text").textContent = "";
     this.askPanel();
   }

@@ -26,7 +26,7 @@ export class RunMap {
   }
 
   /** @param {any} plan */
-  begin(plan) { this.plan = plan; this.began = performance.now(); }
+  begin(plan) { this.plan = plan; this.pixels = null; this.cursor = null; }
 
   /** @param {any} pixels */
   show(pixels) { this.pixels = pixels; this.draw(); }
@@ -35,7 +35,7 @@ export class RunMap {
   get ys() { return this.plan.values.filter((/** @type {number} */ _, /** @type {number} */ i) => i % this.pixels.stride === 0); }
 
   draw() {
-    if (!this.plan || !this.pixels) return;
+    if (!this.plan || !this.pixels || !window.Plotly) return;
     const c = colours(), { states, ceilings, axis, values } = this.plan;
     const byState = this.colour === "state";
     const x = this.xs, y = this.ys;

@@ -73,6 +73,18 @@ function traces(one) {
   return found;
 }
 
+/** Axes for curves that move before Plotly is there to draw any. @param {any} box @param {any} form */
+function bare(box, form) {
+  const { l, r, t, b } = form.margin;
+  const axis = (/** @type {any} */ { type, range = [0, 1] }, /** @type {number} */ from, /** @type {number} */ length, /** @type {boolean} */ up) => ({
+    _offset: from, _length: length, d2p: (/** @type {number} */ v) => {
+      const share = ((type === "log" ? Math.log10(v) : v) - range[0]) / (range[1] - range[0]);
+      return length * (up ? 1 - share : share);
+    },
+  });
+  return { xaxis: axis(form.xaxis, l, box.clientWidth - l - r, false), yaxis: axis(form.yaxis, t, box.clientHeight - t - b, true) };
+}
+
 /** Time between two layouts of axes while curves move. */
 const AXES_PAUSE = 800;
 
@@ -92,6 +104,11 @@ export class Moving {
 
   /** @param {Curve[]} curves @param {any} form @param {boolean} still */
   draw(curves, form, still) {
+    if (!window.Plotly) {
+      if (!this.canvas.parentElement) this.box.append(this.canvas);
+      this.paint(curves, bare(this.box, form));
+      return;
+    }
     if (still) {
       this.canvas.remove();
       this.signature = "";
@@ -100,18 +117,19 @@ export class Moving {
     }
     const now = performance.now(), signature = JSON.stringify([form.xaxis, form.yaxis, form.annotations, form.shapes, form.font]);
     const first = this.signature === "";
+    if (first) this.canvas.remove();
     if (first || (signature !== this.signature && now - this.laid > AXES_PAUSE)) {
       Plotly.react(this.box, [{ x: [null], y: [null], type: "scatter", showlegend: false }], form, CONFIG);
       this.signature = signature;
       this.laid = now;
     }
     if (!this.canvas.parentElement) this.box.append(this.canvas);
-    this.paint(curves);
+    this.paint(curves, this.box._fullLayout);
   }
 
-  /** @param {Curve[]} curves */
-  paint(curves) {
-    const full = this.box._fullLayout, { clientWidth: width, clientHeight: height } = this.box;
+  /** @param {Curve[]} curves @param {any} full where the axes are */
+  paint(curves, full) {
+    const { clientWidth: width, clientHeight: height } = this.box;
     const pen = /** @type {CanvasRenderingContext2D} */ (this.canvas.getContext("2d"));
     const sharp = window.devicePixelRatio || 1;
     this.canvas.width = width * sharp;

@@ -13,6 +13,8 @@ import { themes } from "./theme.js";
 
 export const SPEEDS = [5, 10, 20, 40, 80, 160, 320, 640, 1280];
 const PANEL_PAUSE = 1200;
+/** Frames that are drawn before Plotly is loaded. */
+const MOVING = 8;
 
 export class Shows {
   /**
@@ -43,6 +45,8 @@ export class Shows {
     /** Whether a run that is to be shown at once is still being made. */
     this.coming = false;
     this.panelDrawn = 0;
+    this.loading = false;
+    setTimeout(() => this.load(), 1500);
     this.curves = [new Moving("sharpness-plot"), new Moving("risk-plot")];
     this.dirty = new Set();
     this.map = new RunMap((rate, value, axis) => this.watch(rate, value, axis));
@@ -86,12 +90,30 @@ export class Shows {
       this.showTransport();
       this.frames += 1;
       document.body.dataset.frames = String(this.frames);
+      if (this.frames > MOVING) this.load();
       const due = performance.now() - this.panelDrawn > PANEL_PAUSE;
       if (["layers", "eigenvalues"].includes(this.state.view.tab) && (still || due)) dirty.add("panel");
     }
     if (dirty.has("controls")) this.showControls();
     if (dirty.has("map")) { this.map.colour = this.state.view.colour; this.map.here = this.hereOnMap(); this.map.draw(); }
-    if (dirty.has("panel")) this.showPanel();
+    if (dirty.has("panel") && window.Plotly) this.showPanel();
+  }
+
+  /** Everything at once in a theme. @param {string} theme */
+  paint(theme) {
+    document.documentElement.dataset.theme = theme;
+    this.redraw();
+    this.draw();
+  }
+
+  /** Plotly is large: it comes when something moves already. */
+  load() {
+    if (this.loading) return;
+    this.loading = true;
+    const script = document.createElement("script");
+    script.src = "/static/plotly.js";
+    script.onload = () => this.redraw();
+    document.head.append(script);
   }
 
   showStatus() {
@@ -99,7 +121,8 @@ export class Shows {
     if (!run || !run.count) return;
     const held = this.head !== null && this.head < run.count;
     const state = run.end && !held ? (run.end.learned && run.end.state !== "oscillating" ? "learned" : run.end.state) : "";
-    const both = this.runs.b && this.runs.b.count ? `B: ${this.runs.b.sentence}` : run.sentence;
+    const { a, b } = this.runs;
+    const both = b && b.count ? `A: ${a?.end ? `${a.end.learned ? "learned, " : ""}${a.end.state}` : "running"}. B: ${b.sentence}` : run.sentence;
     this.say(held ? `Step ${run.columns.step[this.until(run) - 1]}: sharpness ${shown(run.columns.sharpness[this.until(run) - 1])}, excess risk ${shown(run.columns.excess_risk[this.until(run) - 1])}.` : both, state);
     this.showMarks();
   }

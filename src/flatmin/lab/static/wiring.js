@@ -13,7 +13,7 @@ export function wire(page) {
   $("version").textContent = `flatmin ${page.offered.version}`;
   $("scenes").replaceChildren(...page.offered.scenes.map((/** @type {any} */ scene) => {
     const button = document.createElement("button");
-    button.textContent = scene.short;
+    button.textContent = scene.short || scene.title;
     button.setAttribute("aria-label", scene.title);
     button.dataset.scene = scene.name;
     button.dataset.testid = `scene-${scene.name}`;
@@ -83,6 +83,10 @@ export function wire(page) {
   });
   for (const plot of document.querySelectorAll(".plot")) resized.observe(plot);
   document.addEventListener("keydown", (event) => key(page, event));
+  // Paper is white.
+  let theme = "";
+  window.addEventListener("beforeprint", () => { theme = document.documentElement.dataset.theme ?? ""; page.paint("light"); });
+  window.addEventListener("afterprint", () => page.paint(theme));
   window.addEventListener("hashchange", () => {
     const text = stateAddress(page.state);
     if (location.hash.slice(1) === text) return;
