@@ -22,7 +22,7 @@ from flatmin.data.regression import Regression
 from flatmin.data.samples import Problem
 from flatmin.dynamics.edge import EDGE_SHARE, midway, swinging
 from flatmin.dynamics.endings import LEARNED_AT, State, learned_note
-from flatmin.dynamics.method import WITHOUT_BIASES
+from flatmin.dynamics.method import WITHOUT_BIASES, Options
 from flatmin.dynamics.methods import OWN, GradientDescent, Method
 from flatmin.dynamics.outcome import Outcome
 from flatmin.dynamics.recording import Recording, recordable
@@ -334,14 +334,18 @@ def train(
         sharpness_steps=sharpness_steps(architecture, every, steps),
         most=None if record_every else FLOW_RECORDS,
     )
-    outcome = method.run(
-        problem,
-        initial,
-        steps=steps,
-        learned_at=learned_at,
-        recording=recording,
-        progress=progress,
-    )
+    options: Options = {"recording": recording, "learned_at": learned_at, "progress": progress}
+    outcome = method.run(problem, initial, steps=steps, **options)
+    settings = {"init": init, "scale": float(scale), "seed": seed, "steps": steps}
+    settings |= {"learned_at": learned_at, "advice": advice}
+    return report(problem, initial, outcome, method, **settings)
+
+
+def report(
+    problem: Problem, initial: Ensemble, outcome: Outcome, method: Method, **settings: Any
+) -> Training:
+    """What came of one run; `settings` are the fields of `Training` that are not measured."""
+    regression, architecture = problem.regression(), initial.architecture
     least = None
     if not architecture.biases and min(architecture.widths) >= product_rank(regression):
         least = predict(regression, architecture.depth, architecture.output_norm).exact
@@ -349,19 +353,14 @@ def train(
     return Training(
         regression=regression,
         architecture=architecture,
-        init=init,
-        scale=float(scale),
-        seed=seed,
         method=method,
-        steps=steps,
         initial=initial,
         outcome=outcome,
         initial_sharpness=sharpness(problem, initial)[0],
         final_sharpness=last,
         minimal_sharpness=least,
         edge_share=share_of_edge(problem, outcome, method, last),
-        learned_at=learned_at,
-        advice=advice,
+        **settings,
     )
 
 
