@@ -13,13 +13,12 @@ GENERATED := docs/_generated
 SIDE_BY_SIDE := -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-browser test-fire test-probes test-processors attack reproduce lab bench docs lint clean
+.PHONY: help install test test-browser test-probes test-processors attack reproduce lab bench docs lint clean
 
 help:
 	@echo "make install          the command, in $(BIN)"
 	@echo "make test             run the test suite"
 	@echo "make test-browser     the lab's page in a real browser, and its server under fire"
-	@echo "make test-fire        that server under 10,000 requests"
 	@echo "make test-probes      those that need PyTorch, in an environment of their own"
 	@echo "make test-processors  the same as on other processors; SETTINGS=old runs one setting"
 	@echo "make attack           try to break it: 20,000 cases in about 20 minutes; CASES, SEED, ONLY"
@@ -62,11 +61,6 @@ test-browser: $(BROWSER_READY)
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/compile_ahead.py
 	CHROMIUM="$$($(BIN)/python scripts/find_chromium.py)" && export CHROMIUM && \
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest tests/browser -n 2 --dist loadfile --override-ini addopts="--import-mode=importlib -q"
-
-# The lab's server alone, under five times as many requests.
-test-fire: $(BROWSER_READY)
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/compile_ahead.py
-	FIRE=10000 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest tests/browser/test_fire.py --override-ini addopts="--import-mode=importlib -q"
 
 test-processors: $(READY)
 	PYTEST_ADDOPTS="$(SIDE_BY_SIDE)" $(BIN)/python scripts/test_processors.py $(SETTINGS)

@@ -229,6 +229,12 @@ def test_limits_are_said(content, words):
         setting_of(content)
 
 
+def test_what_is_null_is_not_given(tables):
+    """A page's JSON has null where a file has nothing."""
+    content = like(PLAIN, problem={"generator": "gaussian", "n": None, "d": 3, "paper": None})
+    assert ground_of(setting_of(content), tables).samples.n == 50
+
+
 def test_a_run_that_would_take_too_long_is_refused(tables):
     content = like(
         PLAIN,

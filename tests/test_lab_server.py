@@ -196,6 +196,14 @@ def test_messages_that_make_no_sense_are_answered(client):
         assert stream(socket, {"type": "run", "id": 1, "settings": PLAIN}, ended)[-1]["end"]
 
 
+def test_a_mistake_of_our_own_is_told_in_the_terminal(client, monkeypatch, capsys):
+    monkeypatch.setattr("flatmin.lab.session.facts", lambda ground: 1 / 0)
+    with client.websocket_connect(SOCKET) as socket:
+        (answer,) = stream(socket, {"type": "run", "settings": EDGE}, ended)
+    assert "the terminal has the details" in answer["message"]
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+
 def test_closing_the_page_stops_its_work(client):
     long = like(method__steps=100_000, method__learning_rate=1e-6, repetitions=200)
     with client.websocket_connect(SOCKET) as socket:

@@ -98,17 +98,14 @@ def test_interrupts_reach_children_of_tests_that_ignore_them(tmp_path):
         assert process.wait(60) in (1, -signal.SIGINT)
     with forks(tmp_path, "pass") as running:
         mark = tmp_path / "waiting"
-        # Not open(): an interrupt in the destructor of its file would be lost.
-        wait = f"import pathlib, time; pathlib.Path({str(mark)!r}).touch(); time.sleep(600)"
-        copy = running.start(before=wait)
+        # Not open(): an interrupt in the destructor of its file would be lost. And no long sleep:
+        # one that comes between the last instruction and the sleep waits for its end.
+        wait = f"import pathlib, time; pathlib.Path({str(mark)!r}).touch()\n"
+        copy = running.start(before=f"{wait}while True: time.sleep(0.05)")
         deadline = time.monotonic() + 60
         while not mark.exists():
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        # Again and again: one that comes in the wrong instant of a new copy may get lost.
-        while copy.poll() is None:
-            assert time.monotonic() < deadline
-            copy.send_signal(signal.SIGINT)
-            time.sleep(0.2)
-        assert copy.returncode in (1, -signal.SIGINT)
+        copy.send_signal(signal.SIGINT)
+        assert copy.wait(60) in (1, -signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN

@@ -23,6 +23,7 @@ PLAN = {
     "tables": Row(8, 400),
     "folders": Row(4, 200),
     "options": Row(8, 200),
+    "specs": Row(4, 200),
     "kills": Row(0.2, 100),
     "weights": Row(4, 500),
 }

@@ -60,13 +60,13 @@ def test_slider_to_map_to_click_to_run(page):
     for _ in range(20):
         rate.press("ArrowLeft")
     until(page, f"window.lab.mapId > {first}")
-    until(page, "document.querySelector('#map').dataset.complete === String(window.lab.mapId)")
+    until(page, MAPPED)
     assert page.evaluate(CURVES) != before
     box = hooked(page, "map").bounding_box()
     number = page.evaluate("window.lab.run.id")
     page.mouse.click(box["x"] + 0.4 * box["width"], box["y"] + 0.5 * box["height"])
     until(page, f"window.lab.run.id > {number} && !window.lab.waiting.a")
-    until(page, ENDED)
+    until(page, f"{ENDED} && {MAPPED}")
     found = page.evaluate(
         "(() => { const { map, settings, run } = window.lab;"
         "const i = map.plan.rates.indexOf(settings.method.learning_rate);"
@@ -341,6 +341,9 @@ def test_settings_by_the_form(page):
         until(page, f"window.lab.map.plan.axis === '{axis}' && {MAPPED}")
     hooked(page, "map-colour").select_option("ratio")
     drawn(page, "map")
+    # A plan of other rows has come, and its pixels have not: nothing to draw, and no error.
+    page.evaluate("window.lab.map.begin({ ...window.lab.map.plan, values: [] })")
+    page.evaluate("window.lab.map.draw()")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -10,6 +10,7 @@ import typer
 
 from flatmin.cli import options
 from flatmin.cli.output import show
+from flatmin.core.errors import SettingError
 
 if TYPE_CHECKING:
     from flatmin.study.runner import StudyRun
@@ -49,6 +50,10 @@ def run(
         )
     except KeyboardInterrupt:
         _leave(out)
+    mistakes = [failure.error for failure in summary.failures if failure.mistake]
+    if mistakes and len(mistakes) == len(summary.failures):
+        share = f"{len(mistakes)} of {summary.total_shards} shards of this study"
+        raise SettingError(f"{share} cannot be run: {mistakes[0]}")
     show(summary, json)
     if summary.failures:
         _print_failures(summary, whole=only is not None)

@@ -8,7 +8,8 @@ at the threshold itself would take for ever.)
 
 c_div lies between two rates, and its error is half of their distance. The upper is the least at
 which a run diverged. The lower is the next below it at which all survive, less the distance from
-the first lost run to the second: as rare as losses are above, they may have been missed below.
+the first rate with a loss to the sixth: as rare as losses are above, they may have been missed
+below.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ REFINED = 24
 NEAR_TWO, NEAR_FOUR = (1.004, 1.05), 0.025
 # The last outputs looked at, and the fewest rates that a cubic is fitted to.
 WATCHED_OUTPUTS, FEWEST_POINTS = 128, 6
+# Rates with losses that tell how rare they are.
+_LOSSES = 6
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,6 @@ def divergence(run: Run, every: Float, orbits: Orbits) -> Threshold | None:
         lost = np.unique(np.concatenate([lost, c[found.kind == DIVERGED]]))
         tried = np.concatenate([tried, c])
     survived = np.max(tried[tried < lost[0]], initial=0.0)
-    gap = lost[1] - lost[0] if len(lost) > 1 else lost[0] - survived
+    gap = max(lost[min(_LOSSES, len(lost)) - 1] - lost[0], lost[0] - survived)
     low, high = float(survived - gap), float(lost[0])
     return Threshold(0.5 * (low + high), 0.5 * (high - low))

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import time
+import traceback
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, TypeVar
@@ -30,8 +30,6 @@ from flatmin.lab.workers import Stop, Stopped, Workers
 
 Send = Callable[[str], Awaitable[None]]
 T = TypeVar("T")
-
-log = logging.getLogger("flatmin.lab")
 
 FRAME_SECONDS = 1 / 30
 PATIENCE = 1.0
@@ -96,7 +94,7 @@ class Session:
             except Stopped:
                 return
             except Exception:
-                log.exception("in %s", name)
+                traceback.print_exc()
                 await self._complain(name.partition("-")[0], number, BUG)
 
         self._jobs[name] = asyncio.create_task(guarded())

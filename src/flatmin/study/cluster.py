@@ -27,6 +27,8 @@ from flatmin.study.versions import versions
 # Shards under way per thread of the cluster: one that runs and one that waits.
 _PER_THREAD = 2
 _CONNECT_SECONDS = 10
+# File handles of this process, and for each worker, amply.
+_HANDLES, _HANDLES_PER_WORKER = 100, 16
 _WORKER_SECONDS = 60
 # What concerns the user is raised; these talk about connections that close.
 _TALKATIVE = ("distributed", "distributed.client", "tornado", "tornado.application", "asyncio")
@@ -43,15 +45,7 @@ def cluster_pool(study: Study, workers: int | None, scheduler: str | None) -> It
     with ExitStack() as stack:
         address = scheduler
         if address is None:
-            address = stack.enter_context(
-                distributed.LocalCluster(
-                    n_workers=workers,
-                    threads_per_worker=1,
-                    processes=True,
-                    dashboard_address=":0",
-                    silence_logs=logging.CRITICAL,
-                )
-            )
+            address = stack.enter_context(_local(distributed, workers or 1))
         client = stack.enter_context(_client(distributed, address))
         # Refuse at once if a worker that is already there does not fit.
         for worker, complaint in sorted(client.run(_complaint_of(versions())).items()):
@@ -59,6 +53,29 @@ def cluster_pool(study: Study, workers: int | None, scheduler: str | None) -> It
                 raise _refusal(worker, complaint)
         tasks = _Tasks(client, study)
         yield Pool(tasks.submit, tasks.width)
+
+
+def _local(distributed: Any, workers: int) -> Any:
+    """Processes of this machine; too few file handles are told before any is taken."""
+    import resource
+
+    wanted = _HANDLES + _HANDLES_PER_WORKER * workers
+    handles = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if handles != resource.RLIM_INFINITY and handles < wanted:
+        raise SettingError(
+            f"workers: {workers} Dask processes need about {wanted} file handles, and the limit "
+            f"is {handles}: raise it (ulimit -n), or take fewer"
+        )
+    try:
+        return distributed.LocalCluster(
+            n_workers=workers,
+            threads_per_worker=1,
+            processes=True,
+            dashboard_address=":0",
+            silence_logs=logging.CRITICAL,
+        )
+    except (OSError, RuntimeError) as error:
+        raise SettingError(f"workers: {workers} Dask processes do not start: {error}") from None
 
 
 def _distributed() -> Any:

@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 from threading import Event, Lock
 from typing import Any
 
-from flatmin.core.errors import SettingError
+from flatmin.core.errors import FlatminError, SettingError
 from flatmin.core.pages import Listing, Page, Remarks
 from flatmin.core.progress import Show, live_bar
 from flatmin.core.threads import thread_count
@@ -31,6 +31,8 @@ from flatmin.study.results import Results
 from flatmin.study.shard_files import EDGE, LEARNED, Packed, pack
 from flatmin.study.spec import Study
 from flatmin.study.store import Failure, Note, Store, hash_of, lock
+
+_WAIT_SECONDS = 0.5
 
 
 @dataclass
@@ -109,6 +111,7 @@ class Broken:
 
     error: str
     traceback: str
+    mistake: bool
 
 
 @dataclass(frozen=True)
@@ -174,7 +177,9 @@ def run_study(
                         course.ended(shard, result.counts)
                     else:
                         alone = shlex.join([*command, "--only", shard.id])
-                        failures.append(Failure(shard.id, result.error, result.traceback, alone))
+                        failures.append(
+                            Failure(shard.id, result.error, result.traceback, alone, result.mistake)
+                        )
                         store.write_failure(failures[-1])
                         course.ended(shard, None)
                 seconds = time.perf_counter() - started
@@ -290,7 +295,8 @@ def _completed(pool: Pool, shards: list[Shard]) -> Iterator[tuple[Shard, Packed 
             waiting[pool.submit(shard)] = shard
         if not waiting:
             return
-        for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+        # A signal that comes in the instant before a wait does not end it: so none is long.
+        for future in wait(waiting, _WAIT_SECONDS, FIRST_COMPLETED).done:
             yield waiting.pop(future), future.result()
 
 
@@ -310,8 +316,10 @@ def attempt(
 
 def broken(error: BaseException) -> Broken:
     """An error in words: its last line, and all of it."""
-    last = " ".join(traceback.format_exception_only(error)[-1].split())
-    return Broken(last, "".join(traceback.format_exception(error)))
+    mistake = isinstance(error, FlatminError | MemoryError)
+    last = str(error) if mistake else traceback.format_exception_only(error)[-1]
+    words = " ".join((last or "not enough memory").split())
+    return Broken(words, "".join(traceback.format_exception(error)), mistake)
 
 
 @contextmanager

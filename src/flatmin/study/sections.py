@@ -64,6 +64,7 @@ class Problem(Section):
     def _one_source(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
+        data = {key: value for key, value in data.items() if value is not None}
         sources = [name for name in ("file", "generator", "paper") if name in data]
         if len(sources) != 1:
             given = " and ".join(sources) or "none of them"

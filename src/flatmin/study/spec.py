@@ -288,7 +288,7 @@ def _file(path: Path) -> _Source:
 def _parsed(text: str, source: str, folder: Path) -> _Source:
     try:
         return _Source(tomllib.loads(text), source, folder)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also of numbers too long, and tables too deep
         raise SettingError(f"{source} is not valid TOML: {error}") from None
 
 

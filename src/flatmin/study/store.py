@@ -44,12 +44,16 @@ _SHOWN = 3
 
 @dataclass(frozen=True)
 class Failure:
-    """A shard that raised an error: its last line, its traceback, how to run the shard alone."""
+    """A shard that raised an error: its last line, its traceback, how to run the shard alone.
+
+    `mistake` is an error for the person who wrote the spec, not one of flatmin.
+    """
 
     shard_id: str
     error: str
     traceback: str
     command: str
+    mistake: bool = False
 
 
 def hash_of(study_text: str) -> str:

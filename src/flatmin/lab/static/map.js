@@ -26,7 +26,7 @@ export class RunMap {
   }
 
   /** @param {any} plan */
-  begin(plan) { this.plan = plan; this.began = performance.now(); }
+  begin(plan) { this.plan = plan; this.pixels = null; this.cursor = null; }
 
   /** @param {any} pixels */
   show(pixels) { this.pixels = pixels; this.draw(); }

@@ -199,7 +199,7 @@ function lines(wanted, log, range, id) {
   return {
     shapes: there.map(({ one: [, y, color, dash] }) => ({
       type: "line", xref: "paper", x0: 0, x1: 1, y0: y, y1: y, line: { color, width: 1.4, dash }, layer: "above",
-    })),
+    })).sort((p, q) => Number(p.line.dash === "solid") - Number(q.line.dash === "solid")),
     annotations: there.map(({ one: [text, y, color, , what], at, put }) => ({
       xref: "paper", x: 1, xanchor: "left", y: log ? Math.log10(/** @type {number} */ (y)) : y, yanchor: "middle", yshift: Math.round(put - at), xshift: 2,
       text, hovertext: `${what}: ${shown(y)}`, showarrow: false, font: { size: 11, color }, borderpad: 0,

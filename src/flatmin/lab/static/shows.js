@@ -99,6 +99,13 @@ export class Shows {
     if (dirty.has("panel") && window.Plotly) this.showPanel();
   }
 
+  /** Everything at once in a theme. @param {string} theme */
+  paint(theme) {
+    document.documentElement.dataset.theme = theme;
+    this.redraw();
+    this.draw();
+  }
+
   /** Plotly is large: it comes when something moves already. */
   load() {
     if (this.loading) return;
@@ -114,7 +121,8 @@ export class Shows {
     if (!run || !run.count) return;
     const held = this.head !== null && this.head < run.count;
     const state = run.end && !held ? (run.end.learned && run.end.state !== "oscillating" ? "learned" : run.end.state) : "";
-    const both = this.runs.b && this.runs.b.count ? `B: ${this.runs.b.sentence}` : run.sentence;
+    const { a, b } = this.runs;
+    const both = b && b.count ? `A: ${a?.end ? `${a.end.learned ? "learned, " : ""}${a.end.state}` : "running"}. B: ${b.sentence}` : run.sentence;
     this.say(held ? `Step ${run.columns.step[this.until(run) - 1]}: sharpness ${shown(run.columns.sharpness[this.until(run) - 1])}, excess risk ${shown(run.columns.excess_risk[this.until(run) - 1])}.` : both, state);
     this.showMarks();
   }

@@ -83,6 +83,10 @@ export function wire(page) {
   });
   for (const plot of document.querySelectorAll(".plot")) resized.observe(plot);
   document.addEventListener("keydown", (event) => key(page, event));
+  // Paper is white.
+  let theme = "";
+  window.addEventListener("beforeprint", () => { theme = document.documentElement.dataset.theme ?? ""; page.paint("light"); });
+  window.addEventListener("afterprint", () => page.paint(theme));
   window.addEventListener("hashchange", () => {
     const text = stateAddress(page.state);
     if (location.hash.slice(1) === text) return;
