@@ -120,7 +120,7 @@ def run(
         record[v // lanes, kernel.END, v % lanes] = ends[v]
     before(record)
     settings = kernel.Settings(
-        rtol, rtol / 1000 if atol is None else atol, tolerance, case.settled, float(max_steps)
+        rtol, rtol / 1000 if atol is None else atol, tolerance, case.settled, -1.0, float(max_steps)
     )
     cuts = [blocks * t // threads for t in range(threads + 1)]
 
@@ -285,7 +285,7 @@ def test_goes_on_from_an_end() -> None:
     for end in np.linspace(0, 2, 41)[1:]:
         record[:, kernel.END] = end
         record[0, kernel.STATE, :3] = kernel.RUNNING
-        settings = kernel.Settings(1e-11, 1e-14, 0.0, 0.0, 1e5)
+        settings = kernel.Settings(1e-11, 1e-14, 0.0, 0.0, -1.0, 1e5)
         flow((0.0,) * 4, weights, case.network, record, settings, 10**5, 0, 1)
         assert (record[0, kernel.TIME, :3] == end).all()
     assert np.abs(weights[0, :, :3].T - straight).max() < 1e-9

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from flatmin.cli import options
+from flatmin.cli.commands import number
 from flatmin.cli.output import show
 
 
@@ -47,7 +48,7 @@ def atlas(
         ),
     ] = True,
     init: Annotated[str, typer.Option(help="Their initialisation.")] = "pytorch",
-    scale: Annotated[float, typer.Option(help="Its scale; 1 is the standard one.")] = 1.0,
+    scale: Annotated[str, typer.Option(help="Its scale; 1 is the standard one.")] = "1",
     runs: Annotated[int, typer.Option(help="How many are drawn.")] = 16,
     seed: Annotated[int, typer.Option(help="Seed of starts and kicks.")] = 0,
     out: Annotated[
@@ -69,7 +70,7 @@ def atlas(
         steps=steps,
         width=width,
         init=init,
-        scale=scale,
+        scale=number("--scale", scale),
         runs=runs if basins else 0,
         seed=seed,
         progress=not json,

@@ -91,7 +91,7 @@ _WHOLE, _NUMBER, _FOLDER = Takes("N", whole), Takes("NUMBER", number), Takes("FO
 TAKES = {
     **dict.fromkeys(("width", "runs", "starts", "steps", "record_every"), _WHOLE),
     **dict.fromkeys(("threads", "workers"), _WHOLE),
-    **dict.fromkeys(("output_norm", "scale", "share", "learned_at", "effort"), _NUMBER),
+    **dict.fromkeys(("output_norm", "share", "learned_at", "effort"), _NUMBER),
     **dict.fromkeys(("activation", "init", "preset"), _NAME),
     **dict.fromkeys(("target", "features", "drop", "one_hot", "x", "y", "by"), _COLUMN),
     **dict.fromkeys(("figure", "results", "certificate"), _FILE),
@@ -100,6 +100,7 @@ TAKES = {
     "depth": Takes("N", depth),
     "depths": Takes("N,N,...", depths),
     "learning_rate": Takes("RATE"),
+    "scale": Takes("SCALE"),
     "rates": Takes("FROM:TO:COUNT", rates),
     "missing": Takes("drop|mean"),
     "only": Takes("ID"),

@@ -47,7 +47,9 @@ def predict(
         ),
     ] = None,
     init: Annotated[str, typer.Option(help="Initialisation to start from.")] = "pytorch",
-    scale: Annotated[float, typer.Option(help="Its scale; 1 is the standard one.")] = 1.0,
+    scale: Annotated[
+        str, typer.Option(help="Its scale, as of train; 1 is the standard one.")
+    ] = "1",
     learned_at: Annotated[
         float, typer.Option(help="Learned means this share of the excess risk of w = 0.")
     ] = 0.001,

@@ -89,8 +89,12 @@ def train(
         ),
     ] = "pytorch",
     scale: Annotated[
-        float, typer.Option(help="Scale of the initialisation; 1 is the standard one.")
-    ] = 1.0,
+        str,
+        typer.Option(
+            help="Scale of the initialisation; 1 is the standard one. 0.5natural is half the size "
+            "of the layers that the data ask for, in any units."
+        ),
+    ] = "1",
     learning_rate: Annotated[
         str | None,
         typer.Option(

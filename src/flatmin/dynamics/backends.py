@@ -16,7 +16,7 @@ from flatmin.core.checks import check_positive
 from flatmin.curvature import sharpness
 from flatmin.curvature.multivariate import stand_in
 from flatmin.data.samples import Problem
-from flatmin.dynamics.measures import below_saddles, error_of_map, task
+from flatmin.dynamics.measures import below_saddles, error_of_map, task, units_of
 from flatmin.dynamics.recording import Recording
 from flatmin.dynamics.rule import Rule
 from flatmin.lanes.layout import Runs, Stop, linear, sampled
@@ -25,10 +25,10 @@ from flatmin.network.architecture import Architecture, Family
 from flatmin.network.ensemble import Ensemble
 
 CHECK_EVERY = 16
-# Beyond this excess risk a run has diverged: no product in a step overflows before it is seen.
+# Beyond this excess risk, of the unit, a run has diverged: no product in a step overflows before.
 _LIMITS = {"float64": 1e60, "float32": 1e25}
 _RELATIVE_MOVE = 1e-11
-# Where no rule from the data is known, this gradient norm counts as converged.
+# Where no better rule is known, this gradient norm, of the unit, counts as converged.
 _DEFAULT_GRADIENT = 1e-12
 
 
@@ -74,10 +74,11 @@ class Backend:
         probe = start_vector(self.range_dimension)
         self._probe = probe / np.linalg.norm(probe)
         self._widths = (architecture.inputs, *architecture.widths)
+        self._units = units_of(problem, architecture)
         squares, settled = self._small(tolerance), below_saddles(problem.regression(), architecture)
         if goal is not None:
             squares, settled = (np.inf, squares[1]), goal
-        self._stop = Stop(CHECK_EVERY, *squares, settled, _LIMITS[kind.name])
+        self._stop = Stop(CHECK_EVERY, *squares, settled, _LIMITS[kind.name] * self._units.risk)
         self._rule = rule.kernel
 
     @staticmethod
@@ -154,7 +155,8 @@ class SamplesBackend(Backend):
         return 18.0 * architecture.parameters * problem.n
 
     def _small(self, tolerance: float | None) -> tuple[float, float]:
-        return (_DEFAULT_GRADIENT if tolerance is None else tolerance) ** 2, 0.0
+        usual = _DEFAULT_GRADIENT * self._units.gradient
+        return (usual if tolerance is None else tolerance) ** 2, 0.0
 
     def _distance(self, flat: Float) -> Float:
         """|P - P*|_F^2; NaN for networks that compute no linear map."""
@@ -264,9 +266,8 @@ class LinearBackend(Backend):
         """An absolute one, or one relative to |b_1|^4 (see `descent`)."""
         if tolerance is not None:
             return tolerance**2, 0.0
-        data, depth = self._problem.regression(), self._architecture.depth
-        size = (data.w_star_norm / self._architecture.output_norm) ** (1.0 / depth)
-        move = _RELATIVE_MOVE * 2.0 * data.smallest_eigenvalue * np.sqrt(depth) * size
+        size = np.sqrt(self._architecture.depth) * self._units.weight
+        move = _RELATIVE_MOVE * 2.0 * self._problem.regression().smallest_eigenvalue * size
         return 0.0, float(move**2)
 
     def advance(self, packed: Packed, block: int, begin: int, steps: int) -> None:

@@ -22,7 +22,7 @@ from flatmin.data.samples import Problem
 from flatmin.dynamics.central_force import Middles
 from flatmin.dynamics.descent import Progress
 from flatmin.dynamics.endings import LEARNED_AT, check_share, flow_endings
-from flatmin.dynamics.measures import LAYER_MEASURES, passes_nothing, task
+from flatmin.dynamics.measures import LAYER_MEASURES, passes_nothing, task, units_of
 from flatmin.dynamics.method import Method, Options, Own
 from flatmin.dynamics.outcome import Outcome
 from flatmin.dynamics.recording import Recording, Trace
@@ -31,7 +31,7 @@ from flatmin.network.architecture import Family
 from flatmin.network.ensemble import Ensemble
 
 ORDERS = (1, 2)
-TOLERANCE = 1e-8
+ARRIVED = 1e-8  # units of the gradient
 # A start without a random part could follow an eigenvector that is no longer the top one.
 _FRESH = 16
 # A multiple of the excess risk at w = 0 that only a network on its way to infinity has.
@@ -92,7 +92,7 @@ class CentralFlow(Method):
                 steps,
                 order=self.order,
                 recording=options.get("recording"),
-                tolerance=options.get("tolerance") or TOLERANCE,
+                tolerance=options.get("tolerance"),
                 learned_at=options.get("learned_at", LEARNED_AT),
                 progress=advance,
             )
@@ -106,13 +106,14 @@ def central_flow(
     *,
     order: int = 2,
     recording: Recording | None = None,
-    tolerance: float = TOLERANCE,
+    tolerance: float | None = None,
     learned_at: float = LEARNED_AT,
     progress: Progress | None = None,
 ) -> Outcome:
     """The central flow of every network, for the time of so many steps of descent.
 
-    A run ends early where the mean force is at most `tolerance`. What is recorded is that of the
+    A run ends early where the mean force is at most `tolerance`, by default 1e-8 Lam |w*|^2 / c,
+    where c is the unit of weights (`theory.units`). What is recorded is that of the
     middle; besides it a trace holds the `amplitude` x of the swing and the `mean_excess_risk` of
     its two ends, which is what gradient descent has on average. The outcome's `extras` hold both of
     the end.
@@ -136,6 +137,8 @@ def central_flow(
     budget = np.broadcast_to(np.asarray(steps), (count,)).astype(np.int64)
     check_positive("learning rate", float(rates.min()))
     check_count("steps", int(budget.min()))
+    if tolerance is None:
+        tolerance = ARRIVED * units_of(regression, architecture).gradient
     tolerance = check_positive("tolerance", tolerance)
     goal = check_share("learned_at", learned_at) * regression.excess_at_zero
     networks = Middles(regression, architecture, ensemble.flat(), rates, order)

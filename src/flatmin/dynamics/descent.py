@@ -13,7 +13,8 @@ excess risk is what rounding of w leaves of it.
 
 A run may come that close to a minimiser with eta S > 2 by chance (1 in 12 000 runs at the edge of
 stability did): it would leave again, slowly. Such a run is done again without the rule, for all its
-steps, and counts as settled only if it ends as close to a minimiser with eta S <= 2.
+steps, and counts as settled only if it ends as close to a minimiser with eta S <= 2. If it meets
+one with eta S > 2 to the last bit, so that no gradient is left to take it away, it has stalled.
 
 What became of the others is told in `endings`. Wherever 2 stands above, it is the `reach` of the
 method's rule.
@@ -45,7 +46,7 @@ from flatmin.dynamics.endings import (
     observe,
     window,
 )
-from flatmin.dynamics.measures import passes_nothing, task
+from flatmin.dynamics.measures import passes_nothing, rounding_of_risk, task
 from flatmin.dynamics.outcome import Outcome
 from flatmin.dynamics.recording import Recording, Trace
 from flatmin.dynamics.rounds import Progress as Progress
@@ -125,6 +126,8 @@ def descend(
             )
             near = again.gradient <= outcome.gradient[passing]
             near &= ~course.unstable(again.ensemble, rates[passing], near)
+            # Without any gradient it stays, though the least disturbance would take it away.
+            again.state[again.settled] = State.STALLED.value
             again.state[near] = State.SETTLED.value
             outcome = _replaced(outcome, again, passing)
     if observe_ends:
@@ -183,15 +186,9 @@ class _Course:
         )
 
     def at_rounding(self, outcome: Outcome) -> Yes:
-        """Runs whose excess risk is within what rounding leaves of it.
-
-        w is a product of L matrices: its entries are known to about eps sum_k d_k |w*|, and the
-        excess risk of such an error is at most Lam times its square.
-        """
-        data = self.problem.regression()
-        error = np.finfo(float).eps * sum(self.architecture.widths) * data.w_star_norm
-        allowed = data.largest_eigenvalue * error**2 if self.architecture.linear else -np.inf
-        return np.asarray(outcome.excess_risk <= allowed)
+        """Runs of linear networks whose excess risk is within what rounding leaves of it."""
+        allowed = rounding_of_risk(self.problem.regression(), self.architecture)
+        return np.asarray((outcome.excess_risk <= allowed) & self.architecture.linear)
 
     def unstable(self, ensemble: Ensemble, rates: Float, chosen: Yes) -> Yes:
         """Which of the chosen networks, at minimisers, have eta S above the rule's reach."""

@@ -8,7 +8,8 @@ otherwise) of that of w = 0? And how did it end:
 | settled     | at a minimiser, to within the stopping rule or rounding, where eta S <= 2       |
 | learning    | the risk is still falling; `more_steps` would take it to the goal at this speed |
 | oscillating | bounded, but steps overshoot and the risk no longer falls                       |
-| stalled     | far from a minimum with next to no gradient: a saddle, or dead units             |
+| stalled     | next to no gradient, far from a minimum (a saddle, dead units) or exactly on one |
+|             | with eta S > 2, which the least disturbance would leave                         |
 | diverged    | the risk passed the limit, or passes it in the steps observed                   |
 
 A run that used up its steps is observed for as many further steps as a quarter of them, from 32 to

@@ -30,7 +30,15 @@ from flatmin.data.regression import Regression
 from flatmin.dynamics.descent import Progress
 from flatmin.dynamics.endings import LEARNED_AT, check_share, flow_endings
 from flatmin.dynamics.flow_batched import BatchedFlow
-from flatmin.dynamics.measures import LAYER_MEASURES, below_saddles, drift, passes_nothing, task
+from flatmin.dynamics.measures import (
+    LAYER_MEASURES,
+    below_saddles,
+    drift,
+    passes_nothing,
+    rounding_of_risk,
+    task,
+    units_of,
+)
 from flatmin.dynamics.outcome import Outcome
 from flatmin.dynamics.recording import Recording, Trace
 from flatmin.lanes import step_control as kernel
@@ -41,10 +49,12 @@ from flatmin.network.architecture import Family
 from flatmin.network.ensemble import Ensemble
 
 RTOL = 1e-8
-# The absolute tolerance is this share of the relative one: small weights near the saddle at 0
-# need it, and the size of a weight after training is of order one.
+# The absolute tolerance is this share of the relative one, in the unit of weights: small weights
+# near the saddle at 0 need it, and after training they are of the order of the unit.
 ATOL_SHARE = 1e-3
-TOLERANCE = 1e-10
+# A flow has arrived where what is left moves no direction of the weights by more than about this
+# share of them: a gradient of so many units, times lam/Lam.
+ARRIVED = 1e-10
 MAX_STEPS = 100_000
 _SLICE = 64
 _LANES = 4
@@ -64,7 +74,11 @@ def flow(
     threads: int | None = None,
     progress: bool | Progress | None = None,
 ) -> Outcome:
-    """Gradient flow until |grad| <= tolerance (1e-10) at a minimiser, `end`, or `max_steps`.
+    """Gradient flow until |grad| <= tolerance at a minimiser, `end`, or `max_steps`.
+
+    `tolerance` is by default 1e-10 lam |w*|^2 / c with the unit of weights c = (|w*|/|p|)^{1/L}
+    (`theory.units`), and `atol` a thousandth of `rtol` times c. A flow has also arrived where its
+    excess risk is what rounding leaves of it.
 
     `recording.every` counts steps of the integrator (accepted or not). The outcome's `extras` hold
     `time`, `drift` (of Lemma 1's invariants), `error` (the sum of local error estimates and of what
@@ -78,16 +92,22 @@ def flow(
         )
     architecture.check_fits(regression)
     rtol = check_positive("rtol", rtol)
-    tolerance = check_positive("tolerance", TOLERANCE if tolerance is None else tolerance)
-    atol = rtol * ATOL_SHARE if atol is None else check_positive("atol", atol)
+    units = units_of(regression, architecture)
+    if tolerance is None:
+        tolerance = ARRIVED * units.gradient / regression.condition_number
+    tolerance = check_positive("tolerance", tolerance)
+    atol = rtol * ATOL_SHARE * units.weight if atol is None else check_positive("atol", atol)
     if not end > 0.0:
         raise SettingError(f"end must be a positive time, got {end!r}")
     if recording is not None:
         recording.check_for(architecture)
+        if recording.most is not None and len(ensemble) > 1:
+            raise SettingError("a recording with `most` records is for one network")
     settled = below_saddles(regression, architecture)
     goal = check_share("learned_at", learned_at) * regression.excess_at_zero
     most = float(check_count("max_steps", max_steps))
-    settings = Settings(rtol, atol, tolerance, settled, most)
+    rounding = rounding_of_risk(regression, architecture)
+    settings = Settings(rtol, atol, tolerance, settled, rounding, most)
     integrator = INTEGRATORS[architecture.family](regression, ensemble, settings, float(end))
     run = _Flow(regression, ensemble, integrator, recording)
     with advancing(progress, "flow", int(max_steps) * len(ensemble)) as advance:
@@ -173,6 +193,7 @@ class _Flow:
         self._task = task(regression, self._architecture)
         self._initial = ensemble.flat()
         self._integrator, self._recording = integrator, recording
+        self._every = 0 if recording is None else recording.every
         self._rows: dict[int, list[dict[str, Float]]] = {}
         self._last_time: dict[int, Float] = {}
         if recording is not None and "sharpness" in recording.quantities:
@@ -181,20 +202,19 @@ class _Flow:
     def finish(self, threads: int, progress: Progress | None) -> None:
         """Every block to its end, each by one thread at a time."""
         integrator, lock = self._integrator, Lock()
-        every = None if self._recording is None else self._recording.every
 
         def work(block: int, cancelled: Event) -> None:
-            if every is not None:
+            if self._every:
                 integrator.advance(block, 0)
                 self._keep(block)
-            missing = every or integrator.slice_steps
+            missing = self._every or integrator.slice_steps
             while self._running(block).any() and not cancelled.is_set():
                 before, steps = self._attempts(block), min(missing, integrator.slice_steps)
                 integrator.advance(block, steps)
                 missing -= steps
-                if every is not None and (missing == 0 or not self._running(block).any()):
+                if self._every and (missing == 0 or not self._running(block).any()):
                     self._keep(block)
-                missing = missing or every or integrator.slice_steps
+                missing = missing or self._every or integrator.slice_steps
                 if progress is not None:
                     with lock:
                         progress(int(self._attempts(block) - before))
@@ -242,6 +262,9 @@ class _Flow:
             rows[-1][name] = np.full((count, *values.shape[1:]), np.nan)
             rows[-1][name][moved] = values[moved[going]]
         self._last_time[block] = time
+        if recording.most is not None and len(rows) > recording.most and len(rows) % 2:
+            rows[:] = rows[::2]
+            self._every *= 2
 
     def _sharpness(
         self, flat: Float, members: Whole, number: int, tolerance: float
@@ -315,4 +338,4 @@ class _Flow:
                         shape = (length, len(self._initial), *numbers.shape[1:])
                         values[name] = np.full(shape, np.nan)
                     values[name][record, self._members(block)] = numbers
-        return Trace(np.arange(length, dtype=np.int64) * self._recording.every, values)
+        return Trace(np.arange(length, dtype=np.int64) * self._every, values)

@@ -166,7 +166,7 @@ def _forecast(
     share: float,
     progress: Progress,
     init: str | None = None,
-    scale: float = 1.0,
+    scale: float | str = 1.0,
     width: int | None = None,
     learned_at: float = 1e-3,
     seed: int = 0,
@@ -178,11 +178,12 @@ def _forecast(
         return Forecast(prediction=prediction, share=share, learned_at=learned_at)
     from flatmin.dynamics.advice import WORK, advise
     from flatmin.dynamics.working_rates import STEPS, rate_curve
-    from flatmin.network.initialisation import DEFAULT_INIT, architecture_for
+    from flatmin.network.initialisation import DEFAULT_INIT, architecture_for, resolve_scale
 
     data, depth, init = prediction.regression, prediction.depth, init or DEFAULT_INIT
     norm = prediction.output_norm
     network = architecture_for(init, data, depth, width=width, output_norm=norm, seed=seed)
+    scale = resolve_scale(scale, init, data, network)
     common: Any = {"learned_at": learned_at, "seed": seed, "progress": progress}
     label = f"depth {depth}: testing rates"
     advice = advise(data, network, init, scale, work=WORK * work, label=label, **common)

@@ -19,7 +19,9 @@ from flatmin.data.regression import Regression
 from flatmin.data.samples import Problem
 from flatmin.network.architecture import Architecture, Family
 from flatmin.network.ensemble import Ensemble
+from flatmin.theory.minimal_sharpness import balanced_scale
 from flatmin.theory.progressive_sharpening import balanced_sharpness
+from flatmin.theory.units import Units
 
 Layers = Sequence[Float]
 
@@ -39,6 +41,11 @@ def task(problem: Problem, architecture: Architecture) -> Task:
     return Task(problem.regression(), architecture.output_map)
 
 
+def units_of(problem: Problem, architecture: Architecture) -> Units:
+    """The sizes of the problem for networks of this architecture."""
+    return Units.of(problem.regression(), architecture.depth, architecture.output_norm)
+
+
 def below_saddles(regression: Regression, architecture: Architecture) -> float:
     """The excess risk below which a small gradient means a minimiser.
 
@@ -46,6 +53,16 @@ def below_saddles(regression: Regression, architecture: Architecture) -> float:
     """
     share = 1e-6 if architecture.family is Family.SEVERAL_OUTPUTS else 0.5
     return share * regression.excess_at_zero
+
+
+def rounding_of_risk(regression: Regression, architecture: Architecture) -> float:
+    """What rounding leaves of the excess risk of a linear network.
+
+    w is a product of L matrices: its entries are known to about eps sum_k d_k |w*|, and the excess
+    risk of such an error is at most Lam times its square.
+    """
+    error = np.finfo(float).eps * sum(architecture.widths) * regression.w_star_norm
+    return float(regression.largest_eigenvalue * error**2)
 
 
 def spectral_norm(layers: Layers) -> Float:
@@ -157,8 +174,7 @@ def passes_nothing(problem: Problem, ensemble: Ensemble, excess: Float, gradient
     architecture, data = ensemble.architecture, problem.regression()
     if not architecture.linear:
         return np.asarray(excess > 0.5 * data.excess_at_zero)
-    depth, p = architecture.depth, architecture.output_norm
-    usual = depth * data.w_star_norm ** (2.0 - 2.0 / depth) * p ** (2.0 / depth)
+    usual = architecture.depth * balanced_scale(data, architecture.depth, architecture.output_norm)
     with np.errstate(over="ignore", invalid="ignore"):
         of_map = map_gradient(ensemble.layers(), task(data, architecture))[:, 0]
         return np.asarray(gradient**2 < PASSED_ON * usual * of_map**2)

@@ -33,11 +33,13 @@ from flatmin.core.seeds import generator
 from flatmin.core.shown import Shown
 from flatmin.core.threads import over_each, thread_count
 from flatmin.data.regression import Regression
+from flatmin.dynamics.measures import units_of
 from flatmin.lanes.layout import linear
 from flatmin.lanes.orbits import COLUMNS, Rising, follow
 from flatmin.network.architecture import Family
 from flatmin.network.ensemble import Ensemble, laid_out, lane_count
 from flatmin.theory.oscillation import imbalance_exponent
+from flatmin.theory.units import nth_root
 
 SETTLED, QUASI, CHAOTIC = "settled", "quasi-periodic", "chaotic"
 STALLED, DIVERGED = "stalled", "diverged"
@@ -49,7 +51,7 @@ LONGEST_PERIOD = 64
 # An output that moves less than this a step is still; one that returns to within this share of its
 # swing is periodic; and the least exponent that is chaos.
 STILL, RETURN, CHAOS = 1e-5, 1e-3, 2e-3
-LARGEST_EXCESS = 1e30
+LARGEST_EXCESS = 1e30  # of the unit of risk
 
 
 class Orbits(Shown):
@@ -154,7 +156,8 @@ def follow_orbits(
         # w'Sigma w* = w*'Sigma w* + g'w*/2
         output = 1.0 + 0.5 * gain / (regression.w_star @ regression.sigma @ regression.w_star)
         growth = np.sum(np.log(stretch), axis=0)
-        return _judged(last, architecture.depth, output, excess, pull, inner, growth)
+        risk = units_of(regression, architecture).risk
+        return _judged(last, architecture.depth, output, excess, pull, inner, growth, risk)
 
 
 def _judged(
@@ -165,15 +168,16 @@ def _judged(
     pull: Float,
     inner: Float,
     growth: Float,
+    risk: float,
 ) -> Orbits:
     """What the watched steps show, each `[step, run]`."""
-    finite = np.all(np.isfinite(output) & (excess < LARGEST_EXCESS), axis=0)
+    finite = np.all(np.isfinite(output) & (excess < LARGEST_EXCESS * risk), axis=0)
     swing = np.where(finite, np.ptp(output, axis=0), np.nan)
     exponent = np.where(finite, growth / len(output), np.nan)
     transverse = np.full(len(rates), np.nan)
     if depth > 2:
         # Of layers in balance r^2 = |b_1|^{2/(L-1)}, for |p| = 1, and m = 1 - eta g/r^2.
-        transverse = imbalance_exponent(1.0 - pull / inner ** (1.0 / (depth - 1)))
+        transverse = imbalance_exponent(1.0 - pull / nth_root(inner, depth - 1))
     period = np.where(finite, _periods(output, swing), 0)
     kind = np.where(exponent > CHAOS, CHAOTIC, QUASI).astype("<U16")
     moves = np.median(np.abs(np.diff(output, axis=0)), axis=0)

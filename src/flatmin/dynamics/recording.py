@@ -44,12 +44,16 @@ class Recording:
     value since the record before, `<name>_low` and `<name>_high`: over every step, but sharpness
     over the last `sharpness_steps` steps only, as it costs more than a step (and so the distance
     of networks with several outputs).
+
+    A flow ends nobody knows after how many steps: where it would have more than `most` records,
+    every other one is dropped and `every` doubled.
     """
 
     every: int
     quantities: Sequence[str] = ("excess_risk", "distance")
     sharpness_tolerance: float = 1e-6
     sharpness_steps: int = 2
+    most: int | None = None
 
     def __post_init__(self) -> None:
         check_count("record every", self.every)

@@ -9,12 +9,20 @@ from flatmin.core.progress import Progress
 from flatmin.data.samples import Problem
 from flatmin.data.sets import paper_output_vector, paper_samples
 from flatmin.dynamics.advice import advise
+from flatmin.dynamics.backends import step_flops
 from flatmin.dynamics.endings import LEARNED_AT
 from flatmin.dynamics.methods import METHODS, asked_for, method_of
 from flatmin.dynamics.training import Training, train
-from flatmin.network.initialisation import DEFAULT_INIT, DEFAULT_SCALE, architecture_for
+from flatmin.network.initialisation import (
+    DEFAULT_INIT,
+    DEFAULT_SCALE,
+    architecture_for,
+    resolve_scale,
+)
 
 STEPS, FLOW_STEPS = 10_000, 100_000
+# Flops that a flow may take unless its steps are given: some ten minutes.
+FLOW_WORK = 1e12
 
 
 def train_network(
@@ -25,7 +33,7 @@ def train_network(
     activation: str = "linear",
     biases: bool = False,
     init: str = DEFAULT_INIT,
-    scale: float = DEFAULT_SCALE,
+    scale: float | str = DEFAULT_SCALE,
     learning_rate: float | str | None = None,
     steps: int | None = None,
     seed: int = 0,
@@ -38,7 +46,8 @@ def train_network(
 
     `choice` is of the method: a flag such as `flow=True`, and settings of its own (`methods`).
     Without a learning rate one is looked for and tested (see `advice`), and the run is as long as
-    its test was; where none can be advised, that is a SettingError with the reason.
+    its test was; where none can be advised, that is a SettingError with the reason. A flow ends
+    after 100 000 steps, or after 1e12 flops if they are fewer steps but at least 1000.
 
     >>> run = train_network(depth=5, learning_rate="0.5critical")
     >>> run.learned, round(run.edge / run.minimal_sharpness, 12)
@@ -51,7 +60,7 @@ def train_network(
     network = architecture_for(
         init, data, depth, width=width, activation=activation, biases=biases, p=p, seed=seed
     )
-    advice = None
+    scale, advice = resolve_scale(scale, init, data, network), None
     if learning_rate is None and not flow:
         advice = advise(
             data, network, init, scale, learned_at=learned_at, seed=seed, progress=progress
@@ -59,14 +68,18 @@ def train_network(
         if advice.learning_rate is None:
             raise SettingError(f"{advice.reason} Give a learning rate, or flow")
         learning_rate, steps = advice.learning_rate, steps or advice.steps
+    method, default = method_of(name, learning_rate=learning_rate, **own), STEPS
+    if flow:
+        step = method.rule.cost * step_flops(data, network)
+        default = int(min(FLOW_STEPS, max(FLOW_WORK / step, 1000.0)))
     return train(
         data,
         network,
         init=init,
         scale=scale,
         seed=seed,
-        method=method_of(name, learning_rate=learning_rate, **own),
-        steps=steps or (FLOW_STEPS if flow else STEPS),
+        method=method,
+        steps=steps or default,
         learned_at=learned_at,
         record_every=record_every,
         progress=progress,

@@ -22,7 +22,7 @@ from flatmin.data.regression import Regression
 from flatmin.data.samples import Problem
 from flatmin.dynamics.edge import EDGE_SHARE, midway, swinging
 from flatmin.dynamics.endings import LEARNED_AT, State, learned_note
-from flatmin.dynamics.method import WITHOUT_BIASES
+from flatmin.dynamics.method import WITHOUT_BIASES, Options
 from flatmin.dynamics.methods import OWN, GradientDescent, Method
 from flatmin.dynamics.outcome import Outcome
 from flatmin.dynamics.recording import Recording, recordable
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from flatmin.dynamics.advice import Advice
 
 RECORDS = 200
+FLOW_RECORDS = 1000
 # How often sharpness may be measured along a descent: at every step of a run no longer than this.
 # Of linear networks with one output that adds an eighth to the time of 10 000 recorded steps at
 # d = 5 and L = 10; others, where it costs as much as many steps, are measured in pairs of steps.
@@ -144,6 +145,9 @@ class Training(Shown):
             kind = f"with period {period}" if period else "without a period"
             share = "" if self.edge_share is None else f", sharpness about {self._share()}"
             return f"Oscillates {kind} and does not settle{share}{self._beyond()}."
+        if self.state == State.STALLED and self.learned and self.edge_share is not None:
+            there = f"with sharpness {self._share()}, which the least disturbance would leave"
+            return f"Rests exactly on a minimiser {there}: it is not stable at this rate."
         if self.state == State.STALLED:
             dead = "" if self.architecture.linear else ", or dead units"
             return f"Stalled far from the minimum: next to no gradient (a saddle{dead})."
@@ -328,15 +332,20 @@ def train(
         every,
         recordable(architecture),
         sharpness_steps=sharpness_steps(architecture, every, steps),
+        most=None if record_every else FLOW_RECORDS,
     )
-    outcome = method.run(
-        problem,
-        initial,
-        steps=steps,
-        learned_at=learned_at,
-        recording=recording,
-        progress=progress,
-    )
+    options: Options = {"recording": recording, "learned_at": learned_at, "progress": progress}
+    outcome = method.run(problem, initial, steps=steps, **options)
+    settings = {"init": init, "scale": float(scale), "seed": seed, "steps": steps}
+    settings |= {"learned_at": learned_at, "advice": advice}
+    return report(problem, initial, outcome, method, **settings)
+
+
+def report(
+    problem: Problem, initial: Ensemble, outcome: Outcome, method: Method, **settings: Any
+) -> Training:
+    """What came of one run; `settings` are the fields of `Training` that are not measured."""
+    regression, architecture = problem.regression(), initial.architecture
     least = None
     if not architecture.biases and min(architecture.widths) >= product_rank(regression):
         least = predict(regression, architecture.depth, architecture.output_norm).exact
@@ -344,19 +353,14 @@ def train(
     return Training(
         regression=regression,
         architecture=architecture,
-        init=init,
-        scale=float(scale),
-        seed=seed,
         method=method,
-        steps=steps,
         initial=initial,
         outcome=outcome,
         initial_sharpness=sharpness(problem, initial)[0],
         final_sharpness=last,
         minimal_sharpness=least,
         edge_share=share_of_edge(problem, outcome, method, last),
-        learned_at=learned_at,
-        advice=advice,
+        **settings,
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from flatmin import Architecture, Ensemble, Outcome, Recording, Samples, initialise, sharpness
+from flatmin import Architecture, Ensemble, Outcome, Recording, Samples, initialise
 from flatmin.core.arrays import Float
 from flatmin.core.errors import SettingError
 from flatmin.core.progress import Advance
@@ -25,8 +25,8 @@ from flatmin.data.sets import paper_output_vector
 from flatmin.dynamics.backends import step_flops
 from flatmin.dynamics.descent import descend
 from flatmin.dynamics.endings import State
-from flatmin.dynamics.methods import Method
-from flatmin.dynamics.training import Training, share_of_edge, sharpness_steps
+from flatmin.dynamics.method import Method, Options
+from flatmin.dynamics.training import Training, report, sharpness_steps
 from flatmin.lab.settings import MOST_WEIGHTS, MOST_WORK, Setting
 from flatmin.lab.tables import Tables
 from flatmin.study.inputs import architecture_of, data_of
@@ -215,16 +215,8 @@ def advance(
 ) -> Outcome:
     """Some steps at one rate from given weights; `options` are those of `descend`."""
     method = ground.method(rate)
-    return descend(
-        ground.samples,
-        weights,
-        method.learning_rate,
-        steps,
-        rule=method.rule,
-        beside=beside,
-        threads=1,
-        **options,
-    )
+    options |= {"rule": method.rule, "beside": beside, "threads": 1}
+    return descend(ground.samples, weights, method.learning_rate, steps, **options)
 
 
 def follow(ground: Ground, progress: Advance | None = None) -> Iterator[Piece]:
@@ -306,14 +298,8 @@ class _Held:
 def _flow(ground: Ground, progress: Advance | None) -> Piece:
     """The whole of a gradient flow; its steps are the integrator's own."""
     initial, method = ground.start(), ground.method()
-    outcome = method.run(
-        ground.samples,
-        initial,
-        steps=ground.setting.steps,
-        recording=recording(ground),
-        threads=1,
-        progress=progress,
-    )
+    options: Options = {"recording": recording(ground), "threads": 1, "progress": progress}
+    outcome = method.run(ground.samples, initial, steps=ground.setting.steps, **options)
     columns = _Held(ground.setting.networks).columns(outcome, 0, first=True)
     if ground.setting.networks > 1:
         used = int(outcome.steps.max()) // ground.setting.every + 1
@@ -330,37 +316,16 @@ def _end(ground: Ground, initial: Ensemble, outcome: Outcome, rate: float | None
     else:
         words = ", ".join(f"{count} {state}" for state, count in states.items())
         sentence = f"{int(outcome.learned.sum())} of {setting.networks} learned; {words}."
-    return End(
-        max(states, key=lambda state: states[state]),
-        bool(outcome.learned.all()),
-        at,
-        sentence,
-        states,
-        int(outcome.learned.sum()),
-        outcome,
-    )
+    most, learned = max(states, key=lambda state: states[state]), int(outcome.learned.sum())
+    return End(most, bool(outcome.learned.all()), at, sentence, states, learned, outcome)
 
 
 def training(ground: Ground, initial: Ensemble, outcome: Outcome, method: Method) -> Training:
     """One run as `flatmin train` reports it."""
-    setting, last = ground.setting, sharpness(ground.samples, outcome.ensemble)[0]
-    assert setting.initialisation.scale is not None
-    return Training(
-        regression=ground.samples.regression(),
-        architecture=ground.network,
-        init=setting.initialisation.name,
-        scale=setting.initialisation.scale,
-        seed=setting.seed,
-        method=method,
-        steps=setting.steps,
-        initial=initial,
-        outcome=outcome,
-        initial_sharpness=sharpness(ground.samples, initial)[0],
-        final_sharpness=last,
-        minimal_sharpness=None if ground.prediction is None else ground.prediction.exact,
-        edge_share=share_of_edge(ground.samples, outcome, method, last),
-        learned_at=setting.method.learned_at,
-    )
+    setting, init = ground.setting, ground.setting.initialisation
+    settings = {"init": init.name, "scale": init.scale, "seed": setting.seed}
+    settings |= {"steps": setting.steps, "learned_at": setting.method.learned_at}
+    return report(ground.samples, initial, outcome, method, **settings)
 
 
 def facts(ground: Ground) -> dict[str, Any]:

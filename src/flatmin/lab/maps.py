@@ -194,16 +194,8 @@ def batches(plan: Plan, number: int) -> Iterator[Batch]:
 def run(batch: Batch, steps: int, progress: Advance | None = None) -> Found:
     """The runs of a batch to their ends."""
     ground = batch.ground
-    method = ground.method()
-    outcome = descend(
-        ground.samples,
-        batch.start,
-        batch.rates,
-        steps,
-        rule=method.rule,
-        threads=1,
-        progress=progress,
-    )
+    how: Any = {"rule": ground.method().rule, "threads": 1, "progress": progress}
+    outcome = descend(ground.samples, batch.start, batch.rates, steps, **how)
     places = np.array([STATES.index(str(state)) for state in outcome.state])
     regression = ground.samples.regression()
     ratio = np.full(len(places), np.nan)

@@ -77,7 +77,7 @@ def descend_block(lanes, weights, network, runs, stop, momentum, begin, steps, m
     step = 0
     while True:
         # the last pass has rate 0: it only measures the risk and the gradient
-        measure = step == steps or (step % stop.check == 0 and all_lanes(eta < 1e-30))
+        measure = step == steps or (step % stop.check == 0 and all_lanes(eta == 0.0))
         sweep_backward(w, network, b)
         for j in range(d):
             error[j] = b[j] - network.target[j]

@@ -198,7 +198,7 @@ def _descend_block(lanes, weights, network, runs, stop, momentum, begin, steps, 
     step = 0
     while True:
         # the last pass moves nothing: it only measures the risk and the gradient
-        measure = step == steps or (step % stop.check == 0 and all_lanes(eta < 1e-37))
+        measure = step == steps or (step % stop.check == 0 and all_lanes(eta == 0.0))
         total = _sweeps(w, network, h, s, g, tile, step == 0)
         risk = total / len(network.inputs) - network.floor
 

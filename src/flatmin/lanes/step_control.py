@@ -67,6 +67,7 @@ class Settings(NamedTuple):
     atol: float  # atol + rtol max(|W|, |W_new|)
     tolerance: float  # converged: |gradient| at most this
     settled: float  # and excess risk at most this
+    rounding: float  # or at most this, which is what rounding of w leaves of it
     max_steps: float  # attempted steps of a lane in all, after which it is STALLED
 
 
@@ -105,11 +106,13 @@ def eighth(x: Any) -> Any:
 def judged(c: Control, excess: Any, gradient: Any, settings: Settings) -> Control:
     """With risk and squared gradient at the weights, and the states that follow from them."""
     fine = (c.accepted + c.rejected < settings.max_steps) & (gradient < np.inf)
-    fine = fine & ((c.step == 0.0) | (c.step > fma(2.0**-100, c.time, TINY)))
+    # Without any gradient nothing would ever move.
+    fine = fine & (gradient > 0.0) & ((c.step == 0.0) | (c.step > fma(2.0**-100, c.time, TINY)))
     flat = gradient <= settings.tolerance * settings.tolerance
     state = where(fine, RUNNING, STALLED)
     state = where(c.end - c.time - c.time_low > 0.0, state, REACHED)
-    state = where(flat & (excess <= settings.settled), CONVERGED, state)
+    arrived = (flat & (excess <= settings.settled)) | (excess <= settings.rounding)
+    state = where(arrived, CONVERGED, state)
     state = where(c.state == RUNNING, state, c.state)
     return Control(
         c.time, c.time_low, c.step, c.previous, c.ceiling, c.end,
@@ -119,16 +122,17 @@ def judged(c: Control, excess: Any, gradient: Any, settings: Settings) -> Contro
 
 @shared
 def first_guess(weights: Any, slope: Any) -> Any:
-    """A step along the gradient by 1 % of the weights, both by their norms."""
-    guess = 0.01 * weights / slope
-    return where(guess > TINY, smaller(guess, HUGE), 1e-6)
+    """A step along the gradient by 1 % of the weights, both in units of the tolerance; of that
+    itself where they are below it."""
+    return 0.01 * larger(weights, 1.0) / slope
 
 
 @shared
 def first_step(guess: Any, slope: Any, change: Any) -> Any:
-    """After Hairer: (0.01 / max(K, K'))^(1/8) with the slope's change over that step."""
-    steepness = larger(change / guess, slope)
-    return smaller(eighth(0.01 / (steepness + TINY)), 100.0 * guess)
+    """After Hairer, with the guess for the unit of time: (0.01 / max(K, K'))^(1/8) guesses, where
+    K' is the slope's change over one of them."""
+    steepness = guess * larger(change, slope)
+    return guess * smaller(eighth(0.01 / (steepness + TINY)), 100.0)
 
 
 @shared

@@ -18,10 +18,12 @@ from flatmin.ledger.statement import NotApplicable, need, statement
 from flatmin.network.architecture import Architecture
 from flatmin.network.ensemble import Ensemble
 from flatmin.theory.flip import flip
+from flatmin.theory.minimal_sharpness import lower_bound
 from flatmin.theory.minimal_sharpness import vanishing_scale_limit as limit_of
 from flatmin.theory.minimisers import flattest_minimiser
 from flatmin.theory.one_neuron import flow_sharpness, pull_limit, small_limit_bounds
 from flatmin.theory.oscillation import imbalance_factor, mode_orbit, one_mode
+from flatmin.theory.units import Units
 
 # The rate of an orbit that is looked at, how far from it a run begins, and for how many periods.
 ORBIT_RATE, OFF, PERIODS = 1.1, 1e-3, 200
@@ -53,7 +55,7 @@ def period_two_orbit(runs: Evidence) -> Record:
     if not one_mode(data, depth):
         raise NotApplicable("w* an eigenvector of Sigma")
     orbit = mode_orbit(depth, ORBIT_RATE)
-    size = (data.w_star_norm / network.output_norm) ** (1.0 / depth)
+    size = Units.of(data, depth, network.output_norm).weight
     start = _chain(network, data.w_star / data.w_star_norm, np.full(depth, size * orbit.low))
     start *= 1.0 + OFF
     end = _after(runs, np.tile(start, (2, 1)), ORBIT_RATE, 2 * PERIODS + np.arange(2))
@@ -170,8 +172,8 @@ def flow_sharpness_falls(runs: Evidence) -> Record:
     the proof are this project's: `theory.one_neuron`.)"""
     need(runs, one_output=True, layers=2)
     data, depth = runs.regression, runs.depth
-    target, size = data.w_star_norm, data.w_star_norm ** (1.0 / depth)
-    ceiling = 1.0 / (depth * data.a * size ** (2.0 * depth - 2.0))
+    target, size = data.w_star_norm, Units.of(data, depth).weight
+    ceiling = 2.0 / lower_bound(data, depth)
     random = generator(0, "scalar", depth)
     w = size * np.exp(0.2 * random.standard_normal((SCALAR_STARTS, len(SCALAR_RATES), depth)))
     path, met = [w], []

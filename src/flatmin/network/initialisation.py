@@ -43,6 +43,7 @@ from flatmin.data.samples import Problem
 from flatmin.network.architecture import Architecture, residual_output_vector
 from flatmin.network.ensemble import Ensemble
 from flatmin.theory.minimisers import flattest_minimiser, minimiser_of_sharpness
+from flatmin.theory.units import Units
 
 Random = np.random.Generator
 Draw = Callable[[Architecture, float, Random], list[Float]]
@@ -127,6 +128,8 @@ _RANDOM: dict[str, Draw] = {
 }
 _AT_MINIMISER = ("flattest", "minimiser")
 INITIALISATIONS = (*_RANDOM, *_AT_MINIMISER)
+# Products of larger weights leave the range of numbers at once.
+_LARGEST = 1e100
 DEFAULT_INIT, DEFAULT_SCALE = "pytorch", 1.0
 
 
@@ -158,6 +161,34 @@ def architecture_for(
     return replace(network, output=(output_norm,))
 
 
+def resolve_scale(
+    scale: float | str, init: str, problem: Problem, architecture: Architecture
+) -> float:
+    """A scale as a number; as text it may be a multiple of the data's unit of weights.
+
+    >>> from flatmin.data.generators import whitened_samples
+    >>> data = whitened_samples(n=30, d=4, seed=0)
+    >>> found = resolve_scale("0.5natural", "gaussian", data, Architecture.mlp(4, 3))
+    >>> round(found / data.regression().w_star_norm ** (1 / 3), 12)
+    0.5
+    """
+    factor, natural, rest = str(scale).partition("natural")
+    try:
+        value = float(factor or "1") if natural and not rest else float(scale)
+    except ValueError:
+        raise SettingError(
+            "scale must be a number, or a multiple of the size that the data ask for such as "
+            f"0.5natural, got {scale!r}"
+        ) from None
+    value = check_nonnegative("scale", value)
+    if natural and init in ("residual", "minimiser"):
+        raise SettingError(f"scale must be a number with init {init!r}, got {scale!r}")
+    if not natural:
+        return value
+    data = problem.regression()
+    return value * Units.of(data, architecture.depth, architecture.output_norm).weight
+
+
 def initialise(
     architecture: Architecture,
     init: str,
@@ -185,13 +216,19 @@ def initialise(
     scales = np.broadcast_to(np.asarray(scale, dtype=float), (len(addresses),))
     for value in scales:
         check_nonnegative("scale", value.item())
-    drawn = [
-        architecture.join(
-            _draw(architecture, init, float(s), generator(seed, *address), regression)
+    with np.errstate(over="ignore"):
+        drawn = [
+            architecture.join(
+                _draw(architecture, init, float(s), generator(seed, *address), regression)
+            )
+            for s, address in zip(scales, addresses, strict=True)
+        ]
+    flat = np.reshape(drawn, (-1, architecture.parameters))
+    if not np.all(np.abs(flat) < _LARGEST):
+        raise SettingError(
+            f"scale must leave weights below {_LARGEST:g}, got {scales.max():g} with init {init!r}"
         )
-        for s, address in zip(scales, addresses, strict=True)
-    ]
-    return Ensemble.from_flat(architecture, np.reshape(drawn, (-1, architecture.parameters)))
+    return Ensemble.from_flat(architecture, flat)
 
 
 def _draw(

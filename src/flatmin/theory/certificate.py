@@ -55,6 +55,7 @@ from flatmin.core.pages import Page, Remarks
 from flatmin.core.shown import Shown
 from flatmin.data.regression import Regression
 from flatmin.theory.minimal_sharpness import minimal_sharpness
+from flatmin.theory.units import nth_root
 
 FORMAT = "flatmin certificate 1"
 
@@ -191,7 +192,7 @@ def certify(regression: Regression, depth: int, output_norm: float = 1.0) -> Cer
     gram, seen = factor @ factor.T, product @ factor.T
     update = np.zeros_like(gram)
     if depth > 1:
-        update = (output_norm**2 / t) ** (1.0 / (depth - 1)) * (seen.T @ seen)
+        update = nth_root(output_norm**2 / t, depth - 1) * (seen.T @ seen)
     values, vectors = np.linalg.eigh(t * gram + (depth - 1) * update)
     x = vectors[:, -1]
     if depth > 1:

@@ -60,6 +60,7 @@ from flatmin.core.errors import SettingError
 from flatmin.core.shown import Shown
 from flatmin.data.regression import Regression
 from flatmin.theory.roots import root
+from flatmin.theory.units import nth_root
 
 CONVENTION = "largest eigenvalue of the Hessian of the mean squared error (no factor 1/2)"
 
@@ -91,16 +92,16 @@ def check_output_norm(regression: Regression, output_norm: float) -> float:
 
 
 def balanced_scale(regression: Regression, depth: int, output_norm: float = 1.0) -> float:
-    """t_0 = |w*|^{2-2/L} |p|^{2/L}, through logarithms so that no power overflows early."""
-    log_p = np.log(check_output_norm(regression, output_norm))
-    log_w = np.log(regression.w_star_norm)
-    exponent = (2.0 - 2.0 / check_depth(depth)) * log_w + (2.0 / depth) * log_p
-    if abs(exponent) > 700.0:
+    """t_0 = |w*|^{2-2/L} |p|^{2/L}: the square of |w*| over the norm of a balanced layer."""
+    norm, size = check_output_norm(regression, output_norm), regression.w_star_norm
+    quotient = size / float(nth_root(size / norm, check_depth(depth)))
+    found = quotient * quotient
+    if not 1e-304 < found < 1e304:
         raise SettingError(
             f"the sharpness for |w*| = {regression.w_star_norm:.3g} and |p| = {output_norm:.3g} "
             "is beyond floating point: rescale the target"
         )
-    return float(np.exp(exponent))
+    return found
 
 
 def lower_bound(regression: Regression, depth: int, output_norm: float = 1.0) -> float:
@@ -116,7 +117,8 @@ def network_lower_bound(
     `norms` are |W_k|_F as `[..., layer]`, of all layers or of some: every term is positive. The
     paper states it for S_min; its proof shows it for the minimiser at hand.
     """
-    scale = regression.w_star_norm ** (2.0 - 1.0 / depth) * output_norm ** (1.0 / depth)
+    size = regression.w_star_norm
+    scale = size * (size / float(nth_root(size / output_norm, depth)))
     with np.errstate(divide="ignore"):
         terms = 1.0 / np.asarray(norms, dtype=float)
     return np.asarray(2.0 * regression.a * scale * np.sum(terms, axis=-1))

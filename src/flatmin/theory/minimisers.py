@@ -28,6 +28,7 @@ from flatmin.core.errors import SettingError
 from flatmin.data.regression import Regression
 from flatmin.theory.minimal_sharpness import minimal_sharpness
 from flatmin.theory.roots import root
+from flatmin.theory.units import nth_root
 
 if TYPE_CHECKING:
     from flatmin.network.architecture import Architecture
@@ -70,7 +71,7 @@ def minimiser_of_sharpness(
     if depth == 1:
         raise SettingError("at depth 1 every minimiser has the same sharpness")
     q = regression.q
-    ratio = (norm**2 / least.t) ** (1.0 / (depth - 1))
+    ratio = float(nth_root(norm**2 / least.t, depth - 1))
 
     def excess(log_c: float) -> float:
         c2 = np.exp(2.0 * log_c)
@@ -102,7 +103,7 @@ def _several(
         return [u @ first]
     t = minimal_sharpness(regression, depth).t
     frames = [_frame(width, len(s), generator) for width in architecture.widths[:-1]]
-    share = t ** (0.5 / (depth - 1))
+    share = nth_root(np.sqrt(t), depth - 1)
     inner = [share * frames[k] @ frames[k - 1].T for k in range(1, depth - 1)]
     return [frames[0] @ first / np.sqrt(t), *inner, share * u @ frames[-1].T]
 
@@ -151,7 +152,7 @@ def _chain(
         return [np.outer(architecture.p, regression.w_star) / norm**2]
     units = [_unit(width, generator) for width in architecture.widths[:-1]]
     units.append(architecture.p / norm)
-    share = (np.sqrt(t) / np.prod(factors) / norm) ** (1.0 / (depth - 1))
+    share = nth_root(np.sqrt(t) / np.prod(factors) / norm, depth - 1)
     chain = [np.outer(units[0], regression.w_star) / np.sqrt(t)]
     for k in range(1, depth):
         chain.append(share * factors[k - 1] * np.outer(units[k], units[k - 1]))

@@ -60,6 +60,7 @@ import numpy as np
 
 from flatmin.core.arrays import Float
 from flatmin.data.regression import Regression
+from flatmin.theory.units import nth_root
 
 
 def balanced_sharpness(regression: Regression, depth: int, w: Float) -> tuple[Float, Float]:
@@ -99,8 +100,8 @@ def balanced_sharpness(regression: Regression, depth: int, w: Float) -> tuple[Fl
     turn = turn + alpha**2 * ((8 * depth - 12) * rho * sigma_v - (depth - 2) * h)
     across = g - along * v
     rate = -depth * along * ((2.0 - 2.0 / depth) * top + taken) - _dot(turn, across)
-    sharp = (rho ** (1.0 - 2.0 / depth) * top)[:, 0]
-    speed = (rho ** (2.0 - 4.0 / depth) * rate)[:, 0]
+    stretch = rho / nth_root(rho, depth) ** 2
+    sharp, speed = (stretch * top)[:, 0], (stretch**2 * rate)[:, 0]
     return np.where(there, sharp, np.nan), np.where(there, speed, np.nan)
 
 

@@ -26,6 +26,7 @@ from flatmin.core.checks import check_depth, check_positive
 from flatmin.data.regression import Regression
 from flatmin.theory.minimal_sharpness import minimal_sharpness
 from flatmin.theory.roots import root
+from flatmin.theory.units import nth_root
 
 
 def smallest_curvature(regression: Regression, depth: int, output_norm: float = 1.0) -> float:
@@ -46,7 +47,7 @@ def smallest_curvature(regression: Regression, depth: int, output_norm: float = 
     gap = float(spectrum[1]) - lowest if len(spectrum) > 1 else math.inf
     strength = 0.0
     if depth > 1:
-        strength = (depth - 1) * (norm**2 / t) ** (1.0 / (depth - 1)) / t
+        strength = (depth - 1) * float(nth_root(norm**2 / t, depth - 1)) / t
     q = np.sqrt(spectrum) * (regression.eigenvectors[:, null:].T @ regression.w_star)
     weights = strength * q**2
     if weights[0] == 0.0 or gap == 0.0:
