@@ -21,6 +21,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -238,6 +239,7 @@ def _child(case: Case, folder: Path, inside: Path, seconds: float, memory: int) 
         )
         os.environ.update(case.env)
         sys.argv = ["flatmin", *case.args]
+        _show_warnings()
         if case.child is not None:
             case.child()
         resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds) + 5))
@@ -259,6 +261,15 @@ def _child(case: Case, folder: Path, inside: Path, seconds: float, memory: int) 
         sys.stderr.flush()
     finally:
         os._exit(code)
+
+
+def _show_warnings() -> None:
+    """What Python shows by itself is shown: the command keeps it from people, not from here."""
+    sys.warnoptions[:] = ["default"]
+    warnings.resetwarnings()
+    warnings.simplefilter("default")
+    for kind in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
+        warnings.simplefilter("ignore", kind)
 
 
 def _address_space() -> int:
