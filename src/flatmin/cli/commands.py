@@ -159,7 +159,7 @@ class Commands(TyperGroup):
         except FlatminError as error:
             command = self.get_command(ctx, ctx.invoked_subcommand or "")
             names = {one.name for one in getattr(command, "params", ())}
-            first = re.match(r"[a-z_]+(?: (?:and|needs) [a-z_]+)?", str(error))
+            first = re.match(r"[a-z_]+\b(?!\.)(?: (?:and|needs) [a-z_]+)?", str(error))
             if first is None or first[0].split()[0] not in names:
                 raise
             words = [option(word) if word in names else word for word in first[0].split()]

@@ -18,6 +18,8 @@ from flatmin.core.seeds import generator
 from flatmin.data.samples import Samples
 from flatmin.data.tables.table import LARGEST
 
+MOST_NOISE = 1e100
+
 
 def gaussian_samples(
     n: int = 50, d: int = 5, noise: float = 1.0, seed: int = 0, targets: int = 1
@@ -42,7 +44,7 @@ def gaussian_split(
     y_test = (X_test w_true + noise e_test) / |w0|, with the w_true and |w0| of the training rows.
     """
     n, d, targets = _rows(n), check_count("d", d), check_count("targets", targets)
-    noise = check_nonnegative("noise", noise)
+    noise = _noise(noise)
     rng = generator(seed, "gaussian")
     tail = () if targets == 1 else (targets,)
     X, w_true = rng.standard_normal((n, d)), rng.standard_normal((d, *tail))
@@ -93,7 +95,7 @@ def spectrum_samples(
         if d == 1 and condition_number != 1:
             raise SettingError(f"condition_number must be 1 with d = 1, got {condition_number}")
         spectrum = np.geomspace(1 / condition_number, 1.0, d)
-    n, size, noise = _rows(n), len(spectrum), check_nonnegative("noise", noise)
+    n, size, noise = _rows(n), len(spectrum), _noise(noise)
     rng = generator(seed, "spectrum")
     if n < size + (noise > 0):
         least = f"{size + 1} (d + 1, as there is noise)" if noise > 0 else f"{size} (d)"
@@ -149,3 +151,11 @@ def _orthonormal(rng: np.random.Generator, rows: int, columns: int) -> Float:
     """Orthonormal columns, uniformly distributed."""
     q, r = np.linalg.qr(rng.standard_normal((rows, columns)))
     return np.asarray(q * np.where(np.diag(r) < 0, -1.0, 1.0))
+
+
+def _noise(value: float) -> float:
+    """A size of noise whose square is a number."""
+    noise = check_nonnegative("noise", value)
+    if noise > MOST_NOISE:
+        raise SettingError(f"noise must be at most {MOST_NOISE:g}, got {noise:g}")
+    return noise
