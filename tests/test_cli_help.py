@@ -40,7 +40,7 @@ def test_help_is_short_too_and_says_what_is_expected(monkeypatch, capsys, words)
 @pytest.mark.parametrize(
     ("words", "shown"),
     [
-        (("predict",), ["--target COLUMN", "--depth N", "--scale NUMBER", "--figure FILE"]),
+        (("predict",), ["--target COLUMN", "--depth N", "--scale SCALE", "--figure FILE"]),
         (("train",), ["--learning-rate RATE", "--out FOLDER", "--init NAME"]),
         (("study", "plot"), ["--out FILE", "--by COLUMN"]),
         (("study", "run"), ["--out FOLDER", "--scheduler ADDRESS"]),
