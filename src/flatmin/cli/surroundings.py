@@ -12,7 +12,7 @@ import os
 import sys
 from errno import EBADF, EIO, ENOSPC
 
-_LEAST = 512 << 20
+_LEAST = 640 << 20  # the compiler aborts below 600
 # What is drawn where the terminal cannot show the sign.
 _PLAINER = {"─": "-", "–": "-", "…": "...", "×": "x", "·": "."}
 

@@ -44,6 +44,6 @@ def check_memory(what: str, needed: float) -> None:
     free = available_bytes()
     if needed > 0.9 * free:
         raise SettingError(
-            f"{what} would need {needed / 2**30:.1f} GiB of memory, "
-            f"but this machine has {free / 2**30:.1f} GiB free"
+            f"{what} would need {needed / 2**30:.3g} GiB of memory, "
+            f"but there are {free / 2**30:.3g} GiB free"
         )
