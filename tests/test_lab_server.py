@@ -20,6 +20,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from commands import call
 from flatmin.lab import server as server_module
+from flatmin.lab import session
 from flatmin.lab.engine import follow, ground_of
 from flatmin.lab.guard import LOOPBACK
 from flatmin.lab.scenes import SCENES
@@ -159,10 +160,15 @@ def test_a_rate_changed_on_the_way_keeps_what_was_before(client):
         assert values[:31] == before["columns"]["excess_risk"][:31]
 
 
-def test_a_map_comes_in_passes(client):
+def test_a_map_comes_in_passes_and_says_how_far_it_is(client, monkeypatch):
+    monkeypatch.setattr(session, "PATIENCE", 0.0)
     message = {"type": "map", "id": 9, "settings": PLAIN, "axis": "scale"}
     with client.websocket_connect(SOCKET) as socket:
         found = stream(socket, message, lambda one: bool(one.get("last")))
+    shares = [one["share"] for one in found if one["type"] == "map-progress"]
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+    found = [one for one in found if one["type"] != "map-progress"]
     assert [one["type"] for one in found] == ["map"] + ["map-pass"] * 4
     assert [one["stride"] for one in found[1:]] == [8, 4, 2, 1]
     assert np.min(found[-1]["state"]) >= 0

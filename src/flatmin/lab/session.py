@@ -293,7 +293,7 @@ class Session:
 
         made = await self._workers.slow(prepare)
         await self.send({"type": "map", "id": number, **made.as_dict()})
-        picture = maps.Picture(made)
+        picture, begun, ran = maps.Picture(made), time.monotonic(), 0
         for place, stride in enumerate(made.strides):
             todo = list(maps.batches(made, place))
 
@@ -306,6 +306,10 @@ class Session:
             while todo:
                 some, todo = todo[: self._workers.cores], todo[self._workers.cores :]
                 await asyncio.gather(*map(work, some))
+                ran += sum(len(batch.rates) for batch in some)
+                if time.monotonic() - begun > PATIENCE:
+                    share = ran / (len(made.rates) * len(made.rows))
+                    await self.send({"type": "map-progress", "id": number, "share": share})
             last = stride == made.strides[-1]
             await self.send({"type": "map-pass", "id": number, "last": last, **picture.at(stride)})
 

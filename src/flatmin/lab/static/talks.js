@@ -83,6 +83,7 @@ export class Talks extends Shows {
     if (!run) return;
     if (tab === "orbits" && !this.orbits) this.socket.send({ type: "orbits", id: ++this.number, settings: { ...this.settings, changes: undefined } });
     else if (tab === "ledger") {
+      if (!this.ledger) $("panel-text").textContent = "Checking every statement …";
       const until = run.columns.step[this.until(run) - 1];
       this.ledgerAsked = performance.now();
       this.socket.send({ type: "ledger", id: ++this.number, slot: this.edited, until: run.facts.steps && run.end && this.head === null ? run.facts.steps : until });
@@ -92,7 +93,7 @@ export class Talks extends Shows {
 
   /** @param {any} message */
   hear(message) {
-    const handler = /** @type {any} */ (this)[`on_${message.type.replace("-", "_")}`];
+    const handler = /** @type {any} */ (this)[`on_${message.type.replaceAll("-", "_")}`];
     if (handler) handler.call(this, message);
   }
 
@@ -137,6 +138,10 @@ export class Talks extends Shows {
   on_busy(/** @type {any} */ message) { this.say(message.message, ""); }
 
   on_map(/** @type {any} */ message) { if (message.id === this.mapId) this.map.begin(message); }
+
+  on_map_progress(/** @type {any} */ message) {
+    if (message.id === this.mapId) $("map-text").textContent = `Running the map: ${Math.round(100 * message.share)} %`;
+  }
 
   on_map_pass(/** @type {any} */ message) {
     if (message.id !== this.mapId) return;
