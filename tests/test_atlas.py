@@ -150,7 +150,7 @@ def test_kinds_are_told_apart() -> None:
     growth = np.array([-1.0, -1.0, -1.0, 0.0, 500.0, 0.0, np.nan])
     still = np.zeros_like(outputs)
     with np.errstate(all="ignore"):
-        found = module._judged(np.ones(7), 3, outputs, still, still, still + 1.0, growth)
+        found = module._judged(np.ones(7), 3, outputs, still, still, still + 1.0, growth, 1.0)
     wanted = [SETTLED, "period 2", "period 7", "quasi-periodic", CHAOTIC, STALLED, DIVERGED]
     assert found.kind.tolist() == wanted
     assert found.period.tolist() == [1, 2, 7, 0, 0, 0, 0]
