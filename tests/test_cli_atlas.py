@@ -70,7 +70,7 @@ def test_the_papers_data_as_json(monkeypatch: Any, capsys: Any) -> None:
         (("--rates", "3:1:5"), "from a smaller to a larger"),
         (("--rates", "1:2"), "FROM:TO:COUNT"),
         (("--rates", "0:2:3"), "--rates c must be positive numbers"),
-        (("--rates", "1:inf:3"), "--rates c must be positive numbers"),
+        (("--rates", "1:inf:3"), "--rates must be a number, got 'inf'"),
         (("--rates", "x"), "each of --rates must be a number, got 'x'"),
         (("--rates", ","), "FROM:TO:COUNT or a list"),
         (("--rates", "1:2:1e9"), "at most 100000"),
