@@ -60,6 +60,10 @@ def training_evidence(directory: Path) -> Evidence:
     """One run of `flatmin train --out`."""
     import pandas as pd
 
+    for name in FILES.values():
+        path = directory / name
+        if path.exists() and (path.is_symlink() or not path.is_file()):
+            raise DataError(f"{str(path)!r} is not a plain file")  # a pipe could wait for ever
     summary = json.loads((directory / FILES["summary"]).read_text())
     trace = pd.read_parquet(directory / FILES["trace"]).rename(columns=RENAMED)
     problem, initial, final = (
