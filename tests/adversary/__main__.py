@@ -48,6 +48,8 @@ def main() -> int:
             failures += [f"{name} {one}" for one in found]
             for one in found:
                 print(f"{name} {one}", flush=True)
+            total, seconds = sum(c["cases"] for c in counts.values()), time.perf_counter() - began
+            print(f"{total} of {wanted.cases} cases, {seconds:.0f} s", file=sys.stderr, flush=True)
     for name in names:
         print(f"\n{name}")
         for what, number in counts[name].most_common():
