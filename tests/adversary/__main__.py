@@ -13,13 +13,12 @@ import os
 import sys
 import time
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from adversary.plan import PLAN, piece
+from adversary.plan import PLAN, numbered_piece
 
 
 def main() -> int:
@@ -35,15 +34,15 @@ def main() -> int:
     began, shares = time.perf_counter(), sum(PLAN[name].share for name in names)
     counts = {name: Counter[str]() for name in names}
     failures: list[str] = []
-    with ProcessPoolExecutor(wanted.jobs, get_context("spawn"), max_tasks_per_child=4) as pool:
-        jobs = []
-        for name in names:
-            cases, size = round(wanted.cases * PLAN[name].share / shares), PLAN[name].piece
-            for first in range(0, cases, size):
-                some = min(size, cases - first)
-                jobs.append(pool.submit(piece, name, some, wanted.seed, wanted.first + first))
-        for job in as_completed(jobs):
-            name, count, found = job.result()
+    pieces = []
+    for name in names:
+        cases, size = round(wanted.cases * PLAN[name].share / shares), PLAN[name].piece
+        for first in range(0, cases, size):
+            some = min(size, cases - first)
+            pieces.append((name, some, wanted.seed, wanted.first + first))
+    # Not a ProcessPoolExecutor: with max_tasks_per_child it waited for workers that had ended.
+    with get_context("spawn").Pool(wanted.jobs, maxtasksperchild=4) as pool:
+        for name, count, found in pool.imap_unordered(numbered_piece, pieces):
             counts[name] += count
             failures += [f"{name} {one}" for one in found]
             for one in found:

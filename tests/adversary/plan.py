@@ -29,8 +29,9 @@ PLAN = {
 }
 
 
-def piece(name: str, cases: int, seed: int, first: int) -> tuple[str, Counter[str], list[str]]:
-    """One piece of the work: counts and failures."""
+def numbered_piece(given: tuple[str, int, int, int]) -> tuple[str, Counter[str], list[str]]:
+    """One piece of the work (name, cases, seed, first): counts and failures."""
+    name, cases, seed, first = given
     os.environ["OPENBLAS_NUM_THREADS"] = os.environ["FLATMIN_THREADS"] = "1"
     score = import_module(f"adversary.{name}").run(cases, seed, first)
     return name, score.count, score.failures

@@ -346,7 +346,8 @@ def cases(draw):
     rest = COMMANDS[command]
     if suffix in ("-", "-gz"):
         args = (command, "-", "--target", "y", *rest, *options)
-        return Case(args, stdin=content, right=_checked(content, "-", options))
+        checked = _checked(content, "-", options) if command == "predict" else None
+        return Case(args, stdin=content, right=checked)
     name = draw(file_names) + suffix
     args = (command, "--target", "y", *rest, *options, "--", name)
     checked = _checked(content, name, options) if command == "predict" else None

@@ -238,6 +238,7 @@ def _child(case: Case, folder: Path, inside: Path, seconds: float, memory: int) 
             )
         )
         os.environ.update(case.env)
+        tempfile.tempdir = str(folder)  # removed with it
         sys.argv = ["flatmin", *case.args]
         _show_warnings()
         if case.child is not None:
