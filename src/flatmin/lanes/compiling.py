@@ -19,8 +19,11 @@ from numba import types as _types
 from numba.extending import register_jitable
 
 from flatmin.lanes.kept import Kept
+from flatmin.lanes.parts import as_parts
 
 types: Any = _types
+# What only kernels call needs no door from Python or C.
+_NO_DOORS = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
 def _of_types_only(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -30,11 +33,12 @@ def _of_types_only(**options: Any) -> Callable[[Callable[..., Any]], Callable[..
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        dispatcher: Any = njit(nogil=True, **options)(function)
+        dispatcher: Any = njit(nogil=True, **_NO_DOORS, **options)(function)
         choose = dispatcher.get_call_template
 
         def of_types(args: Any, kws: Any) -> Any:
-            return choose([types.unliteral(kind) for kind in args], kws)
+            with as_parts():
+                return choose([types.unliteral(kind) for kind in args], kws)
 
         dispatcher.get_call_template = of_types
         return dispatcher  # type: ignore[no-any-return]
@@ -48,7 +52,9 @@ inlined = _of_types_only(forceinline=True)
 helper = _of_types_only()
 """For larger parts of a kernel."""
 
-shared: Callable[[Callable[..., Any]], Callable[..., Any]] = register_jitable(forceinline=True)
+shared: Callable[[Callable[..., Any]], Callable[..., Any]] = register_jitable(
+    forceinline=True, **_NO_DOORS
+)
 """As `inlined`, and still a Python function: for formulas that NumPy's arrays go through too."""
 
 
