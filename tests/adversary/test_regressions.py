@@ -156,3 +156,39 @@ print(sum(entry.stats.cache_hits.values()))
         assert [(job.communicate()[1], job.returncode) for job in jobs] == 3 * [("", 0)]
     assert run(command, env=environment) == (0, "3\n", "")
     assert {path.suffix for path in tmp_path.iterdir()} == {".kernel"}
+
+
+@pytest.mark.parametrize("other", ["compiles it", "fails", "cannot be started"])
+def test_a_kernel_compiled_beside_is_waited_for(tmp_path, other):
+    """Another process compiles it; where that fails, this one does."""
+    module = f"""
+from pathlib import Path
+from flatmin.lanes.kept import Kept
+from numba import njit
+
+def double(x):
+    return 2 * x
+
+entry = njit(double)
+entry._cache = Kept(double, Path({str(tmp_path / "kernels")!r}))
+"""
+    (tmp_path / "doubling.py").write_text(module)
+    last = "entry(3)" if other == "compiles it" else "1 / 0"
+    (tmp_path / "beside.py").write_text(
+        f"import time; time.sleep(1)\nfrom doubling import entry\n{last}\n"
+    )
+    code = f"""
+import sys
+from doubling import entry
+from flatmin.lanes.kept import compile_beside
+
+if {other!r} == "cannot be started":
+    sys.executable = "/nowhere"
+compile_beside("beside", entry)
+assert entry(3) == 6
+compile_beside("nothing", entry)  # it is kept now
+print(sum(entry.stats.cache_hits.values()))
+"""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([SOURCES, str(tmp_path)])}
+    answer = run([sys.executable, "-c", code], env=environment)
+    assert answer == (0, f"{int(other == 'compiles it')}\n", "")

@@ -1,19 +1,30 @@
-"""The sharpness of ensembles of small linear networks, by the compiled kernel."""
+"""The sharpness of ensembles of small linear networks, by the compiled kernel.
+
+Run as a module it compiles the kernels for a few networks, and keeps them.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
 from flatmin.core.arrays import Float
-from flatmin.core.threads import over_blocks
+from flatmin.core.threads import over_blocks, thread_count
 from flatmin.curvature.interval import in_range, judged
 from flatmin.curvature.linear import LinearHessian
 from flatmin.curvature.record import INERTIA, Sharpness
 from flatmin.data.regression import Regression
 from flatmin.lanes.inertia import blocks_interval
+from flatmin.lanes.kept import compile_beside
 from flatmin.lanes.layout import linear
 from flatmin.lanes.sharpness import BASIS, blocks_sharpness, start_vector
+from flatmin.network.architecture import Architecture
 from flatmin.network.ensemble import Ensemble
+
+
+def compile_for_later() -> None:
+    """Have the kernels compiled by another process, where they are not yet."""
+    if thread_count() > 1:
+        compile_beside(__name__, blocks_sharpness, blocks_interval)
 
 
 def ensemble_sharpness(
@@ -63,3 +74,8 @@ def ensemble_sharpness(
         return record
     _, low, high = ends.transpose(1, 0, 2).reshape(3, -1)[:, :n]
     return judged(record, np.maximum(low, 0.0), in_range(high), INERTIA, tolerance)
+
+
+if __name__ == "__main__":
+    one = Ensemble.from_flat(Architecture.mlp(1, 1), np.ones((1, 1)))
+    ensemble_sharpness(Regression.from_arrays(np.ones((1, 1)), np.ones(1)), one, 1e-10, 1)

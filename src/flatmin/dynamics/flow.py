@@ -44,18 +44,16 @@ from flatmin.dynamics.recording import Recording, Trace
 from flatmin.lanes import step_control as kernel
 from flatmin.lanes.flow import flow as advance_lanes
 from flatmin.lanes.layout import linear
-from flatmin.lanes.step_control import Settings
+from flatmin.lanes.step_control import FLOW_STEPS, RTOL, Settings
 from flatmin.network.architecture import Family
 from flatmin.network.ensemble import Ensemble
 
-RTOL = 1e-8
 # The absolute tolerance is this share of the relative one, in the unit of weights: small weights
 # near the saddle at 0 need it, and after training they are of the order of the unit.
 ATOL_SHARE = 1e-3
 # A flow has arrived where what is left moves no direction of the weights by more than about this
 # share of them: a gradient of so many units, times lam/Lam.
 ARRIVED = 1e-10
-MAX_STEPS = 100_000
 _SLICE = 64
 _LANES = 4
 
@@ -68,7 +66,7 @@ def flow(
     atol: float | None = None,
     tolerance: float | None = None,
     end: float = float("inf"),
-    max_steps: int = MAX_STEPS,
+    max_steps: int = FLOW_STEPS,
     learned_at: float = LEARNED_AT,
     recording: Recording | None = None,
     threads: int | None = None,

@@ -24,11 +24,10 @@ from flatmin.core.errors import SettingError
 from flatmin.data.regression import Regression
 from flatmin.data.samples import Problem
 from flatmin.dynamics.descent import Progress, descend
-from flatmin.dynamics.flow import RTOL, flow
 from flatmin.dynamics.outcome import Outcome
 from flatmin.dynamics.recording import Recording
 from flatmin.dynamics.rule import PLAIN, Rule
-from flatmin.lanes.tableau import SIZE
+from flatmin.lanes.step_control import RTOL
 from flatmin.network.architecture import Architecture
 from flatmin.network.ensemble import Ensemble
 from flatmin.theory.prediction import check_rate, resolve_rate
@@ -160,6 +159,8 @@ class GradientFlow(Method):
     @property
     def rule(self) -> Rule:
         """No step is too long; one costs as many gradients as the integrator has stages."""
+        from flatmin.lanes.tableau import SIZE
+
         return Rule(reach=np.inf, cost=float(SIZE))
 
     def run(
@@ -171,5 +172,7 @@ class GradientFlow(Method):
         **options: Unpack[Options],
     ) -> Outcome:
         """Every network of an ensemble, to its end; all have one limit of steps."""
+        from flatmin.dynamics.flow import flow  # with SciPy's integrators, half a second
+
         most = int(np.max(steps))
         return flow(problem.regression(), ensemble, rtol=self.rtol, max_steps=most, **options)

@@ -13,6 +13,7 @@ from flatmin.dynamics.backends import step_flops
 from flatmin.dynamics.endings import LEARNED_AT
 from flatmin.dynamics.methods import METHODS, asked_for, method_of
 from flatmin.dynamics.training import Training, train
+from flatmin.lanes.step_control import FLOW_STEPS
 from flatmin.network.initialisation import (
     DEFAULT_INIT,
     DEFAULT_SCALE,
@@ -20,7 +21,7 @@ from flatmin.network.initialisation import (
     resolve_scale,
 )
 
-STEPS, FLOW_STEPS = 10_000, 100_000
+STEPS = 10_000
 # Flops that a flow may take unless its steps are given: some ten minutes.
 FLOW_WORK = 1e12
 

@@ -18,6 +18,7 @@ from flatmin.core.plain import json_text
 from flatmin.core.progress import Progress
 from flatmin.core.shown import Shown
 from flatmin.curvature import Sharpness, sharpness
+from flatmin.curvature.sharpness import in_lanes
 from flatmin.data.regression import Regression
 from flatmin.data.samples import Problem
 from flatmin.dynamics.edge import EDGE_SHARE, midway, swinging
@@ -335,6 +336,10 @@ def train(
         most=None if record_every else FLOW_RECORDS,
     )
     options: Options = {"recording": recording, "learned_at": learned_at, "progress": progress}
+    if in_lanes(architecture):
+        from flatmin.curvature.compiled import compile_for_later
+
+        compile_for_later()
     outcome = method.run(problem, initial, steps=steps, **options)
     settings = {"init": init, "scale": float(scale), "seed": seed, "steps": steps}
     settings |= {"learned_at": learned_at, "advice": advice}

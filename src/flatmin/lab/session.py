@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 FRAME_SECONDS = 1 / 30
 PATIENCE = 1.0
-COMPILING = "The first run of a kind on this machine compiles its kernels: half a minute, once."
+COMPILING = "The first run of a kind on this machine compiles its kernels: some seconds, once."
 BUG = "Something went wrong inside flatmin; the terminal has the details."
 SPEEDS = (1.0, 20_000.0)
 SLOTS = ("a", "b")

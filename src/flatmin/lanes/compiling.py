@@ -23,7 +23,7 @@ from flatmin.lanes.parts import as_parts
 
 types: Any = _types
 # What only kernels call needs no door from Python or C.
-_NO_DOORS = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+_NO_DOORS: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
 def _of_types_only(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -1,9 +1,9 @@
 """The functions that kernels call, as code that only a kernel optimises and translates.
 
-Numba optimises and translates each function on the way to a kernel, with all that it calls, although
-only the kernel is ever run: half of the time of compiling (the kernels of `flatmin train` take 12.6
-instead of 25 s of processor time, with the same bits and speed). Here such a function's library keeps
-the code as it was lowered, and the kernel that links it does the rest.
+Numba optimises and translates each function on the way to a kernel, with all that it calls,
+although only the kernel is ever run: half of the time of compiling (the kernels of `flatmin train`
+take 12.6 instead of 25 s of processor time, with the same bits and speed). Here such a function's
+library keeps the code as it was lowered, and the kernel that links it does the rest.
 """
 
 from __future__ import annotations

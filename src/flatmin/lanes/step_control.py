@@ -28,6 +28,9 @@ from flatmin.network.ensemble import aligned
 # States of a lane
 RUNNING, CONVERGED, REACHED, STALLED = 0, 1, 2, 3
 
+# Unless given: the relative tolerance of flow, and after how many steps it ends
+RTOL, FLOW_STEPS = 1e-8, 100_000
+
 SAFETY = 0.9
 SLOWEST, FASTEST = 0.2, 10.0  # least and greatest ratio of successive steps
 CUT = 0.1  # the ratio after a step whose error is not a number or infinite

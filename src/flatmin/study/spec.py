@@ -20,8 +20,8 @@ from pydantic import PrivateAttr, ValidationError, field_validator, model_valida
 from flatmin.core.errors import SettingError
 from flatmin.data.regression import Regression, read_regression
 from flatmin.data.samples import Samples, read_samples
-from flatmin.dynamics import flow
 from flatmin.dynamics.methods import METHODS, required
+from flatmin.lanes.step_control import FLOW_STEPS, RTOL
 from flatmin.study import toml
 from flatmin.study.fields import Repetitions, Section, Seed, Text, describe
 from flatmin.study.grid import WHOLE, Axis, Grid
@@ -156,9 +156,9 @@ class Study(Section):
         if not self.method.continuous:
             method.setdefault("learning_rate_unit", "absolute")
         else:
-            method.setdefault("rtol", flow.RTOL)
+            method.setdefault("rtol", RTOL)
             if "steps" not in varied:
-                method.setdefault("steps", flow.MAX_STEPS)
+                method.setdefault("steps", FLOW_STEPS)
         if not self.record.quantities:
             del content["record"]["quantities"]
         grid: dict[str, Any] = _axes(self.grid.axes())
@@ -254,7 +254,7 @@ def _check_method(study: Study) -> None:
 def step_limit(study: Study, steps: float | None) -> int:
     """The largest number of steps of a run."""
     chosen = steps if steps is not None else study.method.steps
-    return int(chosen) if chosen is not None else flow.MAX_STEPS
+    return int(chosen) if chosen is not None else FLOW_STEPS
 
 
 def read_spec(path: str | Path) -> Study:
