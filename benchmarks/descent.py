@@ -124,7 +124,7 @@ def gd_gelu_d5() -> Result:
         "gd-gelu-d5",
         "GD, GELU MLP d=5 L=10 n=50, 160 networks",
         "seconds per network step",
-        _ours(samples, ensemble, 500),
+        _ours(samples, ensemble, 4000),
         {"B": rivals.all_at_once(samples, architecture, ensemble.flat(), 100)},
         {"B": 5.0},
         rounds=5,

@@ -17,6 +17,8 @@ from numba import njit
 import oracles
 from flatmin.curvature.nonlinear import NonlinearHessian
 from flatmin.data.samples import Samples
+from flatmin.dynamics import descent as engine
+from flatmin.dynamics.recording import Recording
 from flatmin.lanes import functions
 from flatmin.lanes.activations import code_of
 from flatmin.lanes.layout import Runs, Stop, sampled
@@ -25,6 +27,7 @@ from flatmin.lanes.vectors import vectors
 from flatmin.network.activations import ACTIVATIONS
 from flatmin.network.architecture import Architecture
 from flatmin.network.ensemble import aligned
+from flatmin.network.initialisation import initialise
 
 
 @dataclass
@@ -86,7 +89,7 @@ def descend(
     def work(first: int, last: int) -> None:
         descend_samples(
             tuple(dtype(0) for _ in range(lanes)), weights, network, runs, stop, None, 0,
-            steps // slices, first, last,
+            steps // slices, 1, np.empty((blocks, 0, 9, lanes), dtype), first, last,
         )  # fmt: skip
 
     for _ in range(slices):
@@ -346,3 +349,24 @@ def test_vector_functions(name: str) -> None:
 def test_tanh_stays_within_one() -> None:
     x = np.random.default_rng(9).uniform(15, 40, 20000)
     assert np.abs(on_arrays(functions.tanh)(np.concatenate([x, -x]))).max() == 1.0
+
+
+def test_records_of_the_kernel_are_those_taken_one_at_a_time() -> None:
+    # Distances make the engine stop at every record; without them the kernel keeps records on its
+    # way. Some of these runs diverge, and all end at steps of their own.
+    rng = np.random.default_rng(0)
+    problem = Samples.from_arrays(rng.standard_normal((20, 3)), rng.standard_normal((20, 2)))
+    ensemble = initialise(Architecture.multivariate(3, 3, 2), "gaussian", 0.8, 0, networks=9)
+    rates, steps = np.geomspace(0.01, 3.0, 9), np.arange(40, 67, 3)
+    for every in (1, 7):
+        kept, single = (
+            engine.descend(
+                problem, ensemble, rates, steps, recording=Recording(every, quantities)
+            ).recorded
+            for quantities in (("excess_risk", "gradient"), ("excess_risk", "gradient", "distance"))
+        )  # fmt: skip
+        assert kept is not None
+        assert single is not None
+        assert np.isnan(kept.values["excess_risk"]).any()
+        for name, values in kept.values.items():
+            np.testing.assert_array_equal(values, single.values[name], err_msg=name)

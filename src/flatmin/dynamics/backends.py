@@ -166,13 +166,18 @@ class SamplesBackend(Backend):
         error = error_of_map(self._architecture.split(flat), scene)
         return np.asarray(np.sum(error**2, axis=(1, 2)))
 
-    def advance(self, packed: Packed, block: int, begin: int, steps: int) -> None:
-        """Steps by the compiled kernel."""
+    def advance(
+        self, packed: Packed, block: int, begin: int, steps: int, rows: Float | None = None
+    ) -> None:
+        """Steps by the compiled kernel; `rows` are records of as many steps each."""
         from flatmin.lanes.samples_descent import descend_samples
 
+        lanes = packed.weights.shape[2]
+        if rows is None:
+            rows = _blank(0, False, lanes, self.kind)
         descend_samples(
-            (self.kind.type(0),) * packed.weights.shape[2], packed.weights, self._network,
-            packed.runs, self._stop, self._rule, begin, steps, block, block + 1,
+            (self.kind.type(0),) * lanes, packed.weights, self._network, packed.runs, self._stop,
+            self._rule, begin, steps, steps // max(len(rows), 1), rows[None], block, block + 1,
         )  # fmt: skip
         diverged = ~np.isfinite(packed.gradient[block])
         packed.excess[block][diverged] = np.inf
@@ -186,12 +191,17 @@ class SamplesBackend(Backend):
         self, packed: Packed, block: int, begin: int, every: int, records: int, number: int,
         recording: Recording,
     ) -> Float:  # fmt: skip
-        """Records one at a time; sharpness by Lanczos from the last eigenvector.
+        """Records by the kernel, or one at a time if there is what it does not know: sharpness,
+        by Lanczos from the last eigenvector, and distances.
 
-        The extremes of the distance are those of the steps at which sharpness is measured: the
-        kernel does not know it.
+        The extremes of the distance are those of the steps at which sharpness is measured.
         """
         sharp = packed.vectors.size > 0
+        known = not (sharp or (self._architecture.linear and "distance" in recording.quantities))
+        if known and every > 0:
+            out = _blank(records, False, packed.weights.shape[2], self.kind)
+            self.advance(packed, block, begin, every * records, out)
+            return out
         out = _blank(records, sharp, packed.weights.shape[2])
         one_by_one, extremes = min(recording.sharpness_steps, every), packed.extremes[block]
         for record in range(records):
@@ -306,9 +316,9 @@ BACKENDS: dict[Family, Any] = {
 }
 
 
-def _blank(records: int, sharp: bool, lanes: int) -> Float:
+def _blank(records: int, sharp: bool, lanes: int, kind: Any = float) -> Float:
     """Records `[record, quantity, lane]` as `trace_block` has them, not filled."""
     from flatmin.lanes.traced_descent import COLUMNS, SHARPNESS_COLUMNS
 
     quantities = len(COLUMNS) + (len(SHARPNESS_COLUMNS) if sharp else 0)
-    return np.full((records, quantities, lanes), np.nan)
+    return np.full((records, quantities, lanes), np.nan, dtype=kind)

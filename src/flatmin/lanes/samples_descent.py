@@ -26,12 +26,12 @@ from typing import Any
 import numpy as np
 
 from flatmin.lanes.activations import IDENTITY, activate
-from flatmin.lanes.algebra import larger, widen
+from flatmin.lanes.algebra import larger, smaller, widen
 from flatmin.lanes.compiling import compiled, helper, inlined
 from flatmin.lanes.layout import block_of, scratch
 from flatmin.lanes.momentum_descent import steady_square, step_with_velocity
 from flatmin.lanes.tiles import in_threes, in_twos, outer, put, scaled, take, zeros
-from flatmin.lanes.vectors import all_lanes, fma, paired, vectors, where
+from flatmin.lanes.vectors import all_lanes, fma, paired, splat, vectors, where
 
 # Half of a second-level cache: from 128 to 400 KB are alike, 32 KB costs a quarter of the speed.
 TILE_BYTES = 256 << 10
@@ -187,14 +187,29 @@ def _square(g, size):
     return total
 
 
+@inlined
+def _record(row, extremes, risk, square, whole):
+    """A row of `traced_descent`, of the lanes in `whole`; the extremes begin anew."""
+    put(row, 1, (risk, splat(risk, np.nan), square))
+    for i in range(3):
+        row[3 + 2 * i] = smaller(extremes[2 * i], row[i])
+        row[4 + 2 * i] = larger(extremes[2 * i + 1], row[i])
+        extremes[2 * i], extremes[2 * i + 1] = np.inf, -np.inf
+    for i in range(9):
+        row[i] = where(whole, row[i], np.nan)
+
+
 @helper
-def _descend_block(lanes, weights, network, runs, stop, momentum, begin, steps, tile, memory):
+def _descend_block(
+    lanes, weights, network, runs, stop, momentum, begin, steps, every, rows, tile, memory
+):  # fmt: skip
     """`descend_samples` of one block of flat weights, and velocities after them."""
     size, units = network.layout.layers[-1], network.layout.nodes[-1] * tile
     w, h, extremes = vectors(lanes, weights), vectors(lanes, memory), vectors(lanes, runs.extremes)
     s, g, velocity = h[units:], h[2 * units :], w[size:]
     watched = len(runs.extremes) > 0
     eta, todo = vectors(lanes, runs.rate)[0], vectors(lanes, runs.left)[0]
+    before = todo
     step = 0
     while True:
         # the last pass moves nothing: it only measures the risk and the gradient
@@ -208,6 +223,10 @@ def _descend_block(lanes, weights, network, runs, stop, momentum, begin, steps, 
         if watched and step > 0:
             widen(extremes, risk)
             widen(extremes[4:], _square(g, size))
+            if step % every == 0 and step // every <= len(rows):
+                row, whole = vectors(lanes, rows[step // every - 1]), before - todo == every
+                _record(row, extremes, risk, _square(g, size), fine & whole)
+                before = todo
         if measure:
             vectors(lanes, runs.rate)[0] = eta
             vectors(lanes, runs.left)[0] = todo
@@ -232,7 +251,9 @@ def _descend_block(lanes, weights, network, runs, stop, momentum, begin, steps, 
 
 
 @compiled
-def descend_samples(lanes, weights, network, runs, stop, momentum, begin, steps, first, last):
+def descend_samples(
+    lanes, weights, network, runs, stop, momentum, begin, steps, every, rows, first, last
+):  # fmt: skip
     """Descend blocks first..last-1 by at most `steps` steps each.
 
     lanes     tuple of n floats of the kernel's precision; their values are not used
@@ -240,6 +261,9 @@ def descend_samples(lanes, weights, network, runs, stop, momentum, begin, steps,
     network   a `Sampled`; runs and stop of `layout`, `relative` and distances without a meaning
     momentum  None, or (keep, push, pull) of `momentum_descent`
     begin     steps taken before this call
+    every     after so many steps, and again, a record is made and runs.extremes begin anew, while
+    rows      [block - first, record, 9, n] has room for it; its columns are those of
+              `traced_descent` with distances NaN, and lanes that did not take all steps are NaN
     """
     n, layout, samples = len(lanes), network.layout, len(network.inputs)
     # a tile is a number of samples, even, whose signals fill TILE_BYTES
@@ -249,5 +273,5 @@ def descend_samples(lanes, weights, network, runs, stop, momentum, begin, steps,
     for block in range(first, last):
         _descend_block(
             lanes, weights[block].reshape(-1), network, block_of(runs, block), stop, momentum,
-            begin, steps, tile, memory,
+            begin, steps, every, rows[block - first], tile, memory,
         )  # fmt: skip
