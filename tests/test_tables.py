@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
+from contextlib import suppress
 
 import numpy as np
 import pandas as pd
@@ -17,7 +19,9 @@ from flatmin.data.preparation import Preparation
 from flatmin.data.regression import Regression, read_regression
 from flatmin.data.samples import read_samples
 from flatmin.data.tables import open_table
+from flatmin.data.tables.source import Place
 from flatmin.data.tables.table import Reading
+from flatmin.data.tables.text import _Lent
 from processes import run
 
 
@@ -380,3 +384,21 @@ def test_sources_that_do_not_fit_their_target(source, target, message):
     with pytest.raises(DataError) as raised:
         read_samples(source, target)
     assert message in str(raised.value)
+
+
+@pytest.mark.parametrize("text", ["a,y\n" + "1,2\n" * 99, "a,y\n1,2\n3,x\n", "a,y\n1,2\n3\n"])
+def test_no_thread_of_the_parser_holds_anything_when_a_table_has_been_read(tmp_path, text):
+    """One that lets go of an object of Python's while the interpreter ends aborts the process."""
+    path = tmp_path / "t.csv"
+    path.write_text(text)
+    streams = []
+    table = open_table(path, Reading("y"))
+    with pytest.MonkeyPatch.context() as patch:
+        opened = Place.open
+        patch.setattr(Place, "open", lambda place: streams.append(opened(place)) or streams[-1])
+        with suppress(DataError):
+            for _ in table.rows():
+                pass
+    assert streams
+    assert all(stream.closed for stream in streams)
+    assert not [one for one in gc.get_objects() if isinstance(one, _Lent)]

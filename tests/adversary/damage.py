@@ -346,6 +346,19 @@ def leftovers(folder: Path, rng: random.Random) -> None:
     (rng.choice(places) / f".shard-{rng.randrange(99)}.123.part.parquet").write_bytes(b"half")
 
 
+def failures(folder: Path, rng: random.Random) -> None:
+    """What would say that shards failed waits, flows or nests for ever."""
+    place = folder / "failures"
+    if not place.is_symlink() and (place.is_dir() or not place.exists()):
+        place.mkdir(exist_ok=True)
+        for path in (place / f"{name}.json" for name in "abcd"):
+            path.unlink(missing_ok=True)
+        os.mkfifo(place / "a.json")
+        (place / "b.json").symlink_to("/dev/zero")
+        (place / "c.json").write_text("[" * 100_000)
+        (place / "d.json").write_bytes(b"\xff")
+
+
 def npz(folder: Path, rng: random.Random) -> None:
     """Arrays of a run with other names, shapes, types or values, or pickles that would touch."""
     if path := some(sorted(folder.rglob("*.npz")), rng):
@@ -394,7 +407,7 @@ DAMAGE = {
     "a link out": replaced(link_out), "a loop": replaced(link_loop), "a device": replaced(link_odd),
     "a folder outside": folder_link, "foreign": foreign, "not UTF-8": not_utf8, "record": record,
     "study text": study_text, "spec": toml_text, "bomb": bomb, "leftovers": leftovers,
-    "arrays": npz,
+    "arrays": npz, "failures": failures,
 }  # fmt: skip
 FORGED = {f"forged {name}": forged(change) for name, change in EDITS.items()}
 # What no reader can notice of itself: the folder says it consistently.

@@ -117,6 +117,15 @@ REFUSED = [
         Case((*PREDICT, "--figure", "f.png", "t.csv"), {"t.csv": CSV},
              prepare=lambda folder: os.mkfifo(folder / "f.png")),
     ),
+    *(
+        (
+            f"{name} as the file of {args[0]}",
+            Case((*args, name), {"deep.json": b"[" * 10**6},
+                 prepare=lambda folder: os.mkfifo(folder / "p")),
+        )
+        for name in ("p", "/dev/zero", "deep.json")
+        for args in (("verify",), ("study", "run", "--out", "o"), ("study", "check"))
+    ),
     ("threads", Case(("train", "--depth", "2"), env={"FLATMIN_THREADS": "\u00b2"})),
 ]  # fmt: skip
 

@@ -17,6 +17,8 @@ FOUND = [
     Attack((("a folder outside", 2),), "run", False),
     Attack((("a folder outside", 1),), "run", False),
     Attack((("leftovers", 1), ("a bit", 1)), "run", True),
+    Attack((("failures", 1),), "show as text", False),
+    Attack((("failures", 1),), "run", False),
 ]
 
 

@@ -1,13 +1,16 @@
-"""Files appear whole or not at all: written under a temporary name, flushed, renamed."""
+"""Files: written ones appear whole or not at all, only plain ones are read as text."""
 
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from flatmin.core.errors import SettingError
+
+MOST_TEXT = 1 << 28
 
 
 @contextmanager
@@ -17,6 +20,21 @@ def telling(what: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise SettingError(f"{what}: {error.strerror or error}") from None
+
+
+def read_text(path: Path) -> str:
+    """The text of a plain file in UTF-8: a pipe would wait and a device flow for ever."""
+    name = repr(str(path))
+    with telling(f"{name} cannot be read"):
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise SettingError(f"{name} cannot be read: it is no regular file")
+        if found.st_size > MOST_TEXT:
+            raise SettingError(f"{name} cannot be read: it has more than {MOST_TEXT >> 20} MiB")
+        try:
+            return path.read_text("utf-8")
+        except UnicodeDecodeError:
+            raise SettingError(f"{name} is not a text file in UTF-8") from None
 
 
 @contextmanager

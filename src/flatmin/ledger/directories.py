@@ -17,6 +17,7 @@ import numpy as np
 
 from flatmin.core.arrays import Float
 from flatmin.core.errors import DataError
+from flatmin.core.files import read_text
 from flatmin.data.regression import Regression
 from flatmin.dynamics.endings import State
 from flatmin.dynamics.measures import LAYER_MEASURES, task
@@ -35,7 +36,7 @@ from flatmin.study.spec import Study, read_spec
 from flatmin.study.store import Store
 
 # What reading a file that was cut, mixed up or written by something else may raise.
-DAMAGE = (OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile)
+DAMAGE = (OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile, RecursionError)
 
 
 def read_directory(directory: Path) -> list[Evidence]:
@@ -64,7 +65,7 @@ def training_evidence(directory: Path) -> Evidence:
         path = directory / name
         if path.exists() and (path.is_symlink() or not path.is_file()):
             raise DataError(f"{str(path)!r} is not a plain file")  # a pipe could wait for ever
-    summary = json.loads((directory / FILES["summary"]).read_text())
+    summary = json.loads(read_text(directory / FILES["summary"]))
     trace = pd.read_parquet(directory / FILES["trace"]).rename(columns=RENAMED)
     problem, initial, final = (
         dict(np.load(directory / FILES[name])) for name in ("problem", "initial", "final")

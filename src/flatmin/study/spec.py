@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from pydantic import PrivateAttr, ValidationError, field_validator, model_validator
 
 from flatmin.core.errors import SettingError
+from flatmin.core.files import read_text
 from flatmin.data.regression import Regression, read_regression
 from flatmin.data.samples import Samples, read_samples
 from flatmin.dynamics.methods import METHODS, required
@@ -276,13 +277,7 @@ class _Source(NamedTuple):
 
 
 def _file(path: Path) -> _Source:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise SettingError(f"{str(path)!r} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise SettingError(f"{str(path)!r} is not a text file in UTF-8") from None
-    return _parsed(text, str(path), path.parent)
+    return _parsed(read_text(path), str(path), path.parent)
 
 
 def _parsed(text: str, source: str, folder: Path) -> _Source:

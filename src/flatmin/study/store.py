@@ -16,7 +16,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import stat
 from collections import Counter
 from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
@@ -29,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flatmin.core.errors import DataError, SettingError
-from flatmin.core.files import make_directory, remove, telling, writing
+from flatmin.core.files import make_directory, read_text, remove, telling, writing
 from flatmin.dynamics.endings import LEARNED_AT
 from flatmin.study import shard_files
 from flatmin.study.schema import ROWS_SCHEMA, TRACES_SCHEMA
@@ -217,8 +216,8 @@ class Store:
         found = []
         for path in sorted(self._failures.glob("[!.]*.json")):
             try:
-                found.append(Failure(**json.loads(path.read_text())))
-            except (ValueError, TypeError, OSError):
+                found.append(Failure(**json.loads(read_text(path))))
+            except (ValueError, TypeError, RecursionError):
                 continue  # A file from elsewhere says nothing about this study.
         return found
 
@@ -289,9 +288,9 @@ def _refuse_other_folders(directory: Path) -> None:
 def _read_record(directory: Path) -> dict[str, Any]:
     path = directory / _RECORD
     try:
-        if not stat.S_ISREG(path.lstat().st_mode):
+        if path.is_symlink():
             raise ValueError
-        record = json.loads(path.read_text())
+        record = json.loads(read_text(path))
         study = json.loads(record["study"])
         if (
             record["sha256"] == hash_of(record["study"])
@@ -300,7 +299,7 @@ def _read_record(directory: Path) -> dict[str, Any]:
             and float(study.get("method", {}).get("learned_at", LEARNED_AT)) > 0
         ):
             return dict(record)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         pass
     raise DataError(f"{str(path)!r} is damaged or not flatmin's: restore it, or give a new folder")
 

@@ -50,7 +50,7 @@ import numpy.typing as npt
 from flatmin.core.arrays import Float
 from flatmin.core.checks import check_depth
 from flatmin.core.errors import DataError, FlatminError
-from flatmin.core.files import writing
+from flatmin.core.files import read_text, writing
 from flatmin.core.pages import Page, Remarks
 from flatmin.core.shown import Shown
 from flatmin.data.regression import Regression
@@ -219,11 +219,10 @@ def certify(regression: Regression, depth: int, output_norm: float = 1.0) -> Cer
 
 def read_certificate(path: str | Path) -> Certificate:
     """The certificate in a file; a DataError says what is wrong with it."""
+    text = read_text(Path(path))
     try:
-        content = json.loads(Path(path).read_text())
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror or error}") from None
-    except ValueError:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
         raise DataError(f"{path}: not a certificate: not JSON") from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise DataError(f"{path}: not a certificate: expected format {FORMAT!r}")

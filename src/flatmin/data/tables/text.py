@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from queue import Empty, SimpleQueue
+from typing import Any, BinaryIO
 
 from flatmin.core.arrays import Float
 from flatmin.core.errors import DataError
@@ -32,6 +34,7 @@ TRUE, FALSE = ("true", "True", "TRUE"), ("false", "False", "FALSE")
 # Of a column of numbers, where no category can be meant.
 NO_NUMBER = (*MISSING, "na", "Na", "N/a", "none", "NONE", "Null", "NAN", "Nan")
 LOOK_AHEAD = 1000  # rows in which the first value of a column is looked for
+RETURNED_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,45 @@ def _first_values(first: list[str] | None, rows: Iterator[list[str]]) -> list[st
     return values
 
 
+class _Lent:
+    """What pyarrow's threads are given of Python's: a stream, its blocks, a function.
+
+    They may hold these for longer than the reader lives, and a thread that lets go of one while the
+    interpreter ends aborts the process: so all are waited for. (Weak references tell a queue: no
+    step of Python's is taken in the other thread, which therefore gives up the lock only once.)
+    """
+
+    def __init__(self, stream: BinaryIO, lend: Callable[[Any], None]) -> None:
+        self.closed, self._stream, self._lend = False, stream, lend
+        lend(self)
+
+    def read(self, size: int) -> memoryview:
+        block = memoryview(self._stream.read(size))
+        self._lend(block)
+        return block
+
+    def unfit(self, row: Any) -> str:
+        """What becomes of a row with too many or too few values."""
+        return "error" if row.text.strip() else "skip"
+
+
 def _text_blocks(text: _Text) -> Iterator[Float]:
+    told: list[Any] = []
+    returned: SimpleQueue[Any] = SimpleQueue()
+    with text.place.open() as stream:
+        blocks = _lent_blocks(
+            text, _Lent(stream, lambda one: told.append(weakref.ref(one, returned.put)))
+        )
+        try:
+            yield from blocks
+        finally:
+            blocks.close()
+            with suppress(Empty):
+                for _ in told:
+                    returned.get(timeout=RETURNED_SECONDS)
+
+
+def _lent_blocks(text: _Text, lent: Any) -> Generator[Float]:
     """Blocks of the chosen columns, parsed by pyarrow a quarter of a megabyte at a time."""
     pa, pc = pyarrow_part("csv")
     choice = text.choice
@@ -117,9 +158,10 @@ def _text_blocks(text: _Text) -> Iterator[Float]:
     for name, j in zip(choice.names, text.columns, strict=True):
         if choice.missing or name in choice.labels:
             types[f"c{j}"] = pa.string()
+    reader = None
     try:
         reader = pc.open_csv(
-            text.place.open(),
+            lent,
             read_options=pc.ReadOptions(
                 block_size=min(max(1 << 18, 8 * text.width), 1 << 30),
                 column_names=[f"c{j}" for j in range(len(text.names))],
@@ -128,7 +170,7 @@ def _text_blocks(text: _Text) -> Iterator[Float]:
             parse_options=pc.ParseOptions(
                 delimiter=text.delimiter,
                 newlines_in_values=True,
-                invalid_row_handler=lambda row: "error" if row.text.strip() else "skip",
+                invalid_row_handler=lent.unfit,
             ),
             convert_options=pc.ConvertOptions(
                 include_columns=list(types),
@@ -148,6 +190,8 @@ def _text_blocks(text: _Text) -> Iterator[Float]:
             yield block
     except (pa.ArrowException, OSError) as error:
         raise _explain(text, one_line(error)) from None
+    finally:
+        reader = lent = None
 
 
 def _with_gaps(batch: Any, text: _Text) -> Any:
