@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -27,6 +28,7 @@ from flatmin.lab.scenes import SCENES
 from flatmin.lab.server import Lab, application
 from flatmin.lab.settings import setting_of
 from flatmin.lab.tables import MOST_BYTES, Tables
+from flatmin.lab.workers import Workers
 from flatmin.ledger.statements import STATEMENTS
 from lab_settings import EDGE, PLAIN, like
 from processes import started
@@ -165,10 +167,10 @@ def test_a_map_comes_in_passes_and_says_how_far_it_is(client, monkeypatch):
     message = {"type": "map", "id": 9, "settings": PLAIN, "axis": "scale"}
     with client.websocket_connect(SOCKET) as socket:
         found = stream(socket, message, lambda one: bool(one.get("last")))
-    shares = [one["share"] for one in found if one["type"] == "map-progress"]
+    shares = [one["share"] for one in found if one["type"] == "progress"]
     assert shares == sorted(shares)
     assert shares[-1] == 1.0
-    found = [one for one in found if one["type"] != "map-progress"]
+    found = [one for one in found if one["type"] != "progress"]
     assert [one["type"] for one in found] == ["map"] + ["map-pass"] * 4
     assert [one["stride"] for one in found[1:]] == [8, 4, 2, 1]
     assert np.min(found[-1]["state"]) >= 0
@@ -179,8 +181,57 @@ def test_panels_answer(client):
         stream(socket, {"type": "run", "id": 1, "settings": EDGE}, ended)
         for kind in ("layers", "ledger", "advice", "orbits"):
             message = {"type": kind, "id": 5, "settings": EDGE, "until": 60}
-            found = stream(socket, message, lambda one, kind=kind: one["type"] == kind)
-            assert len(found) == 1
+            *before, _ = stream(socket, message, lambda one, kind=kind: one["type"] == kind)
+            assert all((one["type"], one["about"]) == ("progress", kind) for one in before)
+
+
+def test_what_takes_long_says_how_far_it_is(client, monkeypatch):
+    monkeypatch.setattr(session, "PATIENCE", 0.001)
+    with client.websocket_connect(SOCKET) as socket:
+        stream(socket, {"type": "run", "id": 1, "settings": EDGE}, ended)
+        for kind in ("layers", "ledger", "orbits"):
+            message = {"type": kind, "id": 5, "settings": EDGE, "until": 60}
+            *before, _ = stream(socket, message, lambda one, kind=kind: one["type"] == kind)
+            shares = [one["share"] for one in before if one["share"] is not None]
+            assert shares
+            assert shares == sorted(shares)
+            assert 0.0 <= shares[0] <= shares[-1] <= 1.0
+
+
+def test_a_short_job_does_not_wait_for_long_ones():
+    """Two that take as long as they are allowed to, and one core: a third gets its turn."""
+
+    async def scene() -> list[str]:
+        workers, told, enough = Workers(1), [], threading.Event()
+
+        def long(stop):
+            while not enough.is_set():
+                stop()
+                time.sleep(0.001)
+            told.append("long")
+
+        def short(stop):
+            told.append("short")
+            enough.set()
+
+        jobs = [asyncio.create_task(workers.slow(job)) for job in (long, long, short)]
+        await asyncio.gather(*jobs)
+        workers.close()
+        return told
+
+    assert asyncio.run(scene()) == ["short", "long", "long"]
+
+
+def test_ledgers_of_large_networks_are_refused(client):
+    large = like(
+        problem={"generator": "gaussian", "n": 120, "d": 100},
+        architecture={"kind": "mlp", "depth": 20}, initialisation={"name": "pytorch", "scale": 1},
+        method__steps=2,
+    )  # fmt: skip
+    with client.websocket_connect(SOCKET) as socket:
+        stream(socket, {"type": "run", "id": 1, "settings": large}, ended)
+        (answer,) = stream(socket, {"type": "ledger", "until": 2}, ended)
+    assert "takes too long for the lab" in answer["message"]
 
 
 def test_messages_that_make_no_sense_are_answered(client):
@@ -214,7 +265,7 @@ def test_closing_the_page_stops_its_work(client):
     long = like(method__steps=100_000, method__learning_rate=1e-6, repetitions=200)
     with client.websocket_connect(SOCKET) as socket:
         socket.send_text(json.dumps({"type": "run", "id": 1, "settings": long}))
-        assert json.loads(socket.receive_text())["type"] in ("run", "busy")
+        assert json.loads(socket.receive_text())["type"] in ("run", "progress")
     deadline = time.monotonic() + 30.0
     while client.lab.sessions and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -326,6 +377,8 @@ def test_csv_and_code_of_a_run(client):
         {"host": ""},
         {"origin": "http://evil.example"},
         {"origin": "null"},
+        {"origin": "http://["},
+        {"origin": "http://127.0.0.1@evil.example"},
         {"origin": "http://127.0.0.1:9999"},
     ],
 )

@@ -24,7 +24,7 @@ from schemathesis.specs.openapi.checks import (
 
 from lab_settings import EDGE, PLAIN, VARIED
 
-FIRE, EXAMPLES = 10_000, 100
+FIRE = 10_000
 PEOPLE = 50
 
 
@@ -145,8 +145,9 @@ def test_the_socket_survives_nonsense_without_growing(fire):
         answers += sum(asyncio.run(shoot(place, each, seed)) for seed in range(seeds))
         memory.append(process.memory_info().rss)
     assert answers > FIRE // 10
-    # Two a core that work, those of asyncio.to_thread (a core and four), and a few of libraries.
-    holds(lambda: process.num_threads() <= 3 * (os.cpu_count() or 1) + 8, "threads to end")
+    # Three a core that work, eight that wait, those of asyncio.to_thread (a core and four), and a
+    # few of libraries.
+    holds(lambda: process.num_threads() <= 4 * (os.cpu_count() or 1) + 16, "threads to end")
     # Memory is given back in pages, so it creeps; ten kilobytes a message would be a leak.
     assert memory[-1] - memory[-2] < 10_000 * each * seeds + 2**24
 

@@ -20,6 +20,8 @@ from flatmin.lab.engine import Ground
 
 RATES = np.linspace(FIRST_RATE, 3.0, 240)
 CELLS, STEPS = 160, 3000
+ORBIT_STEPS = len(RATES) * STEPS
+"""Of all networks together: what a picture takes."""
 _FEWEST = 4
 """Rates that a kind of orbit must fill to be told."""
 

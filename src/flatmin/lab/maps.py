@@ -54,6 +54,8 @@ class Plan:
     rows: list[Row]
     steps: int
     strides: tuple[int, ...]
+    problem: dict[str, Any] | None = None
+    """Of a map over condition numbers: its data, but for the condition number."""
 
     def as_dict(self) -> dict[str, Any]:
         """What the page needs for axes and lines."""
@@ -66,6 +68,7 @@ class Plan:
                 "steps": self.steps,
                 "states": STATES,
                 "strides": self.strides,
+                "problem": self.problem,
             }
         )
         return found
@@ -103,7 +106,8 @@ def plan(setting: Setting, axis: str, tables: Tables) -> Plan:
     check_choice("map axis", axis, AXES)
     if setting.method.continuous:
         raise SettingError("the map needs a learning rate, and gradient flow has none")
-    rows = _rows(setting, axis, tables)
+    problem = _of_any_condition(setting, tables) if axis == "condition_number" else None
+    rows = _rows(setting, axis, tables, problem)
     ceilings = [row.ground.ceiling for row in rows if row.ground.ceiling is not None]
     centre = setting.method.learning_rate or 0.1
     low, high = (min(ceilings) / 16, max(ceilings) * 4) if ceilings else (centre / 16, centre * 8)
@@ -115,10 +119,22 @@ def plan(setting: Setting, axis: str, tables: Tables) -> Plan:
     while cost * steps / strides[-1] ** 2 > _MAP_FLOPS and len(strides) > 2:
         strides = strides[:-1]
     steps = int(max(16, min(steps, _MAP_FLOPS * strides[-1] ** 2 / cost)))
-    return Plan(axis, rates, rows, steps, strides)
+    return Plan(axis, rates, rows, steps, strides, problem)
 
 
-def _rows(setting: Setting, axis: str, tables: Tables) -> list[Row]:
+def _of_any_condition(setting: Setting, tables: Tables) -> dict[str, Any]:
+    """Data as large and as noisy as those of a setting, whose condition number may be chosen."""
+    own = setting.problem
+    if own.outputs > 1:
+        raise SettingError("a map over the condition number is for one output")
+    samples = ground_of(setting, tables).samples
+    found = {"n": max(samples.n, samples.d + 1), "d": samples.d, "noise": own.noise or 0.0}
+    more = {"seed": own.seed, "alignment": own.alignment if own.generator == "spectrum" else None}
+    given = {key: value for key, value in more.items() if value is not None}
+    return {"generator": "spectrum"} | found | given
+
+
+def _rows(setting: Setting, axis: str, tables: Tables, problem: dict[str, Any] | None) -> list[Row]:
     scale = setting.initialisation.scale
     assert scale is not None
     if axis == "scale":
@@ -143,18 +159,9 @@ def _rows(setting: Setting, axis: str, tables: Tables) -> list[Row]:
             ground = ground_of(setting_of(content), tables)
             rows.append(Row(float(depth), ground, ground.start(1).flat()[0]))
         return rows
-    own = setting.problem
-    if own.outputs > 1:
-        raise SettingError("a map over the condition number is for one output")
-    samples = ground_of(setting, tables).samples
+    assert problem is not None
     for value in _rounded(np.geomspace(1.0, 1e4, SIDE // 2)):
-        content["problem"] = {
-            "generator": "spectrum",
-            "n": max(samples.n, samples.d + 1),
-            "d": samples.d,
-            "noise": own.noise or 0.0,
-            "condition_number": float(value),
-        }
+        content["problem"] = problem | {"condition_number": float(value)}
         ground = ground_of(setting_of(content), tables)
         rows.append(Row(float(value), ground, ground.start(1).flat()[0]))
     return rows

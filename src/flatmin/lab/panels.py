@@ -5,15 +5,16 @@ Layers and eigenvalues are measured at some points along the run, of its first n
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from scipy.sparse.linalg import ArpackError, eigsh
+from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 
 from flatmin import Ensemble, Recording, flow
 from flatmin.core.arrays import Float
+from flatmin.core.errors import SettingError
 from flatmin.core.plain import plain
 from flatmin.core.progress import Advance
 from flatmin.core.seeds import generator
@@ -30,6 +31,8 @@ POINTS = 60
 EIGENVALUES = 4
 _SMALL, _TOLERANCE = 250, 1e-7
 _RECORDS = 40
+_MOST_MEASURED = 8_000_000
+"""Of singular value decompositions of all layers, m n min(m, n): about ten seconds of checks."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +51,7 @@ def snapshots(
     flat, at = [now.flat()[0]], [0.0]
     if times is not None:
         regression = ground.samples.regression()
-        for begin, end in pairwise(times):
+        for begin, end in itertools.pairwise(times):
             now = flow(
                 regression, now, end=float(end - begin), threads=1, progress=progress
             ).ensemble
@@ -106,13 +109,16 @@ def eigenvalues(ground: Ground, weights: Ensemble, progress: Advance | None = No
     """The largest few eigenvalues of the Hessian, `[which, network]`.
 
     Of few weights from the whole matrix, a column for each; of many by SciPy's Lanczos iterations.
-    NaN where the weights are too large for numbers.
+    NaN where the weights are too large for numbers. Progress is told as of one more run.
     """
     size = ground.network.parameters
+    tell, steps = progress or (lambda done: None), ground.setting.steps
     if size > _SMALL:
-        return np.stack(
-            [_largest(ground, weights[i : i + 1], progress) for i in range(len(weights))], axis=1
-        )
+        rows = []
+        for i in range(len(weights)):
+            rows.append(_largest(ground, weights[i : i + 1], tell))
+            tell(steps // len(weights))
+        return np.stack(rows, axis=1)
     hessian = hessian_at(ground.samples, weights)
     matrix = np.empty((len(weights), size, size))
     unit = np.zeros((len(weights), size))
@@ -120,18 +126,24 @@ def eigenvalues(ground: Ground, weights: Ensemble, progress: Advance | None = No
         unit[:, j] = 1.0
         matrix[:, :, j] = hessian.lift(hessian.product(hessian.restrict(unit)))
         unit[:, j] = 0.0
+        tell(steps * (j + 1) // size - steps * j // size)
     kept = np.isfinite(matrix).all(axis=(1, 2))
     matrix[~kept] = 0.0
     found = np.linalg.eigvalsh(0.5 * (matrix + matrix.transpose(0, 2, 1)))
     return np.where(kept, found[:, ::-1][:, :EIGENVALUES].T, np.nan)
 
 
-def _largest(ground: Ground, weights: Ensemble, progress: Advance | None) -> Float:
+def _largest(ground: Ground, weights: Ensemble, progress: Advance) -> Float:
     """Of one network."""
-    if progress is not None:
-        progress(0)
     size = ground.network.parameters
-    operator = HessianOperator(hessian_at(ground.samples, weights), size).to_scipy()
+    hessian = HessianOperator(hessian_at(ground.samples, weights), size).to_scipy()
+
+    def product(vector: Float) -> Float:
+        progress(0)
+        found: Float = hessian @ vector
+        return found
+
+    operator = LinearOperator((size, size), matvec=product, dtype=float)
     start = generator(0, "eigenvalues").standard_normal(size)
     try:
         found = eigsh(operator, EIGENVALUES, which="LA", v0=start, tol=_TOLERANCE)[0]
@@ -145,6 +157,13 @@ def ledger(ground: Ground, until: int, progress: Advance | None = None) -> list[
 
     A run whose rate was changed is judged by its last stretch of one rate.
     """
+    shapes = itertools.pairwise((ground.network.inputs, *ground.network.widths))
+    size = sum(a * b * min(a, b) for a, b in shapes) * ground.setting.networks
+    if size > _MOST_MEASURED:
+        raise SettingError(
+            f"the ledger of {ground.setting.networks} networks of {ground.network.parameters} "
+            "weights takes too long for the lab: save the run, and flatmin check will take the time"
+        )
     now, setting = ground.start(), ground.setting
     initial, beside, rate = now, None, setting.method.learning_rate
     part = segments(setting)[0]

@@ -12,7 +12,7 @@ import asyncio
 import json
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -21,19 +21,18 @@ from flatmin.core.checks import check_choice
 from flatmin.core.errors import FlatminError, SettingError
 from flatmin.core.plain import plain
 from flatmin.lab import maps, panels
-from flatmin.lab.bifurcation import orbits
+from flatmin.lab.bifurcation import ORBIT_STEPS, orbits
 from flatmin.lab.engine import facts, ground_of
 from flatmin.lab.settings import setting_of
 from flatmin.lab.shown import Pieces, Shown
 from flatmin.lab.tables import Tables
-from flatmin.lab.workers import Stop, Stopped, Workers
+from flatmin.lab.workers import Job, Stop, Stopped, Workers
 
 Send = Callable[[str], Awaitable[None]]
 T = TypeVar("T")
 
 FRAME_SECONDS = 1 / 30
 PATIENCE = 1.0
-COMPILING = "The first run of a kind on this machine compiles its kernels: some seconds, once."
 BUG = "Something went wrong inside flatmin; the terminal has the details."
 SPEEDS = (1.0, 20_000.0)
 SLOTS = ("a", "b")
@@ -127,7 +126,7 @@ class Session:
             shown.add(pieces(stop))
             return shown, pieces
 
-        shown, job = await self._patiently(number, self._workers.quick(prepare))
+        shown, job = await self._patiently("run", number, self._workers.quick(prepare))
         shown.sent = min(begin, len(shown))
         self._runs[slot] = shown
         await self.send(
@@ -151,17 +150,34 @@ class Session:
                 await self._show(slot, shown, len(shown))
             self._moved.set()
 
-    async def _patiently(self, number: int, work: Coroutine[Any, Any, T]) -> T:
-        """The result of a job; if it takes long, the page is told why."""
+    async def _patiently(
+        self, about: str, number: int, work: Coroutine[Any, Any, T], stops: Sequence[Stop] = ()
+    ) -> T:
+        """The result of a job; if it takes long, the page is told how far it is."""
         job = asyncio.create_task(work)
         try:
-            done, _ = await asyncio.wait([job], timeout=PATIENCE)
-            if not done:
-                await self.send({"type": "busy", "id": number, "message": COMPILING})
-            return await job
+            while not (await asyncio.wait([job], timeout=PATIENCE))[0]:
+                known = bool(stops and stops[0].of)
+                share = min(1.0, stops[0].done / stops[0].of) if known else None
+                await self._progress(about, number, share)
+            return job.result()
         except asyncio.CancelledError:
             job.cancel()
             raise
+
+    async def _progress(self, about: str, number: int, share: float | None) -> None:
+        await self.send({"type": "progress", "about": about, "id": number, "share": share})
+
+    async def _slowly(self, about: str, number: int, job: Job[T], of: float = 0) -> T:
+        """The result of a job that may take long, and tells its progress `of` a number."""
+        stops: list[Stop] = []
+
+        def counted(stop: Stop) -> T:
+            stop.of = int(of)
+            stops.append(stop)
+            return job(stop)
+
+        return await self._patiently(about, number, self._workers.long(counted), stops)
 
     async def _show(self, slot: str, shown: Shown, until: int) -> None:
         if self._runs.get(slot) is shown:
@@ -247,7 +263,8 @@ class Session:
             taken = panels.snapshots(ground, shown.steps, shown.times(panels.POINTS), stop)
             return panels.layers(ground, taken, stop)
 
-        found = await self._workers.slow(measure)
+        of = 0 if "time" in shown.columns else shown.steps + ground.setting.steps
+        found = await self._slowly("layers", number, measure, of)
         await self.send({"type": "layers", "slot": slot, "id": shown.id, **found})
 
     async def ledger(self, message: dict[str, Any], number: int) -> None:
@@ -257,7 +274,13 @@ class Session:
         if shown is None:
             return
         until = min(until, shown.ground.setting.steps)
-        rows = await self._workers.slow(lambda stop: panels.ledger(shown.ground, until, stop))
+        ground = shown.ground
+        of = until * ground.setting.networks
+
+        def judge(stop: Stop) -> list[dict[str, Any]]:
+            return panels.ledger(ground, until, stop)
+
+        rows = await self._slowly("ledger", number, judge, of)
         await self.send({"type": "ledger", "id": shown.id, "until": until, "rows": rows})
 
     async def advice(self, message: dict[str, Any], number: int) -> None:
@@ -279,7 +302,7 @@ class Session:
                 progress=stop,
             )
 
-        found = await self._workers.slow(ask)
+        found = await self._slowly("advice", number, ask)
         rate = None if found is None else found.learning_rate
         why = "" if found is None else found.reason
         await self.send({"type": "advice", "id": number, "rate": plain(rate), "reason": why})
@@ -309,7 +332,7 @@ class Session:
                 ran += sum(len(batch.rates) for batch in some)
                 if time.monotonic() - begun > PATIENCE:
                     share = ran / (len(made.rates) * len(made.rows))
-                    await self.send({"type": "map-progress", "id": number, "share": share})
+                    await self._progress("map", number, share)
             last = stride == made.strides[-1]
             await self.send({"type": "map-pass", "id": number, "last": last, **picture.at(stride)})
 
@@ -322,7 +345,7 @@ class Session:
             found = plain(orbits(ground, stop))
             return {"type": "orbits", "id": number, **found}
 
-        await self.send(await self._workers.slow(look))
+        await self.send(await self._slowly("orbits", number, look, ORBIT_STEPS))
 
     def cancel(self, message: dict[str, Any]) -> None:
         """End a job that takes long."""

@@ -54,7 +54,7 @@ export class Acts extends Talks {
     s.method.learning_rate = rate;
     if (axis === "scale") s.initialisation.scale = value;
     else if (axis === "depth") s.architecture.depth = value;
-    else s.problem = this.spectrum(value);
+    else s.problem = { ...this.map.plan.problem, condition_number: value };
     s.method.steps = this.map.plan.steps;
     this.state.view.scene = undefined;
     this.forkAt = null;
@@ -64,12 +64,6 @@ export class Acts extends Talks {
     this.askPanelSoon();
     this.writeAddress();
     this.redraw();
-  }
-
-  /** Data of a condition number, as the map has them. @param {number} condition */
-  spectrum(condition) {
-    const { facts } = this.run, noise = this.settings.problem.noise ?? 0;
-    return { generator: "spectrum", n: Math.max(facts.n, facts.d + 1), d: facts.d, noise, condition_number: condition };
   }
 
   /** @param {any} scene */

@@ -29,9 +29,9 @@ const MADE = /** @type {Record<string, Record<string, any>>} */ ({
   spectrum: { generator: "spectrum", n: 50, d: 5, noise: 0.0, condition_number: 30, alignment: "spread", seed: 0 },
 });
 
-/** @type {{key: string, name: string, columns: string[]}|null} */
-let table = null;
-export const setTable = (/** @type {any} */ found) => { table = found; };
+/** Tables that were brought here, by key. @type {Map<string, {key: string, name: string, columns: string[]}>} */
+const tables = new Map();
+export const setTable = (/** @type {any} */ found) => { tables.delete(found.key); tables.set(found.key, found); };
 
 /** @param {any} offered what /api/start says */
 export function offer(offered) {
@@ -95,8 +95,9 @@ export function fill(settings, facts, rate) {
   $("condition-row").hidden = $("alignment-row").hidden = problem.generator !== "spectrum";
   $("targets-row").hidden = problem.generator !== "gaussian";
   if (source === "table") {
+    const table = tables.get(problem.file);
     $("file-name").textContent = table ? table.name : (problem.file ?? "").replace(/^[^-]*-/, "") || "Drop a CSV here, or choose one";
-    const columns = table?.columns.length ? table.columns : [problem.target].filter(Boolean);
+    const columns = table?.columns.length ? table.columns : [problem.target, ...(problem.one_hot?.length ? [] : facts?.features ?? [])].filter(Boolean);
     $("target").replaceChildren(...columns.map((name) => new Option(name, name)));
     put("target", problem.target);
     put("more-targets", (problem.more_targets ?? []).join(", "));
@@ -167,6 +168,7 @@ export function bind(change) {
   on("data", (s) => {
     const source = $("data").value;
     if (source !== "table") { s.problem = { ...MADE[source] }; return; }
+    const table = [...tables.values()].at(-1);
     if (table) s.problem = { file: table.key, target: table.columns.at(-1) };
     else { $("table").hidden = false; $("made").hidden = true; $("file").click(); }
   });
@@ -186,7 +188,7 @@ export function bind(change) {
 }
 
 /** Marks under the rate, and their numbers: the ceiling, the tested rate, the edge of the present sharpness. */
-export function marks(/** @type {number|null} */ ceiling, /** @type {number|null} */ tested, /** @type {number|null} */ edge) {
+export function marks(/** @type {number|null} */ ceiling, /** @type {number|null} */ tested, /** @type {number|null} */ edge, testing = false) {
   const wanted = /** @type {[number|null, string, string, string][]} */ ([
     [ceiling, "ceiling", "var(--green)", "2/S_min: above it no minimiser is stable"],
     [tested, "tested", "var(--blue)", "networks from this start learned at it"],
@@ -194,13 +196,14 @@ export function marks(/** @type {number|null} */ ceiling, /** @type {number|null
   ]);
   const ticks = [], words = [];
   for (const [value, name, colour, why] of wanted) {
-    if (!value) continue;
+    const waits = name === "tested" && testing && !value;
+    if (!value && !waits) continue;
     const word = document.createElement("span");
     word.title = why;
     word.style.color = colour;
-    word.textContent = `${name} ${shown(value)}`;
+    word.textContent = `${name} ${value ? shown(value) : "…"}`;
     words.push(word);
-    const place = rateSlider.place(value);
+    const place = value ? rateSlider.place(value) : -1;
     if (place < 0 || place > 1) continue;
     const tick = document.createElement("i");
     tick.style.left = `${100 * place}%`;

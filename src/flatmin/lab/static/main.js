@@ -2,6 +2,7 @@
 
 import { Acts } from "./acts.js";
 import { setTable } from "./controls.js";
+import { toast } from "./page.js";
 import { ask } from "./socket.js";
 import { clone, stateOf } from "./state.js";
 import { wire } from "./wiring.js";
@@ -21,7 +22,7 @@ function usual(/** @type {any} */ offered) {
 }
 
 const offered = await (await ask("/api/start")).json();
-const page = new Acts(offered, stateOf(location.hash, usual(offered)));
+const page = new Acts(offered, stateOf(location.hash, usual(offered), toast));
 wire(page);
 // For those who look into the page from its console, and for its tests.
 /** @type {any} */ (window).lab = page;

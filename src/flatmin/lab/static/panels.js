@@ -58,16 +58,23 @@ export function drawEigenvalues(run, until, end, log) {
   const cut = seen({ at: found.eigenvalues_at }, until), x = cut(found.eigenvalues_at);
   const traces = found.eigenvalues.map((/** @type {number[]} */ row, /** @type {number} */ k) => ({
     type: "scatter", mode: "lines", x, y: cut(row).map((v) => (log && !(v > 0) ? null : v)), name: `λ${"₁₂₃₄"[k]}`,
-    line: { color: [c.a, c.b, c.minimum, c.limit][k], width: 2 - 0.25 * k, dash: ["solid", "dash", "dot", "dashdot"][k] }, hovertemplate: "%{y:.4g}<extra></extra>",
+    line: { color: [c.a, c.minimum, c.limit, c.soft][k], width: 2 - 0.25 * k, dash: ["solid", "dot", "dashdot", "longdashdot"][k] }, hovertemplate: "%{y:.4g}<extra></extra>",
   }));
-  const edge = run.facts.edge;
+  const steps = run.columns.step, edge = (run.columns.edge ?? []).filter((_, i) => Number(steps[i]) <= until);
+  if (edge.some((v) => v !== null)) {
+    traces.push({
+      type: "scatter", mode: "lines", x: [...steps.slice(0, edge.length), end], y: [...edge, edge.at(-1)], name: "edge of stability",
+      line: { color: c.edge, dash: "dash", width: 1.6, shape: "hv" }, hoverinfo: "skip",
+    });
+  }
+  const all = traces.flatMap((/** @type {any} */ one) => one.y).filter((/** @type {any} */ v) => v > 0).map(Math.log10);
+  const decades = Math.max(...all) - Math.min(...all);
   Plotly.react($("panel-plot"), traces, layout({
     margin: { l: 46, r: 12, t: 24, b: 34 },
     xaxis: { range: [0, end], autorange: false, title: { text: run.columns.time ? "time" : "step", standoff: 4 } },
-    yaxis: { type: log ? "log" : "linear", autorange: true, nticks: 6 },
-    shapes: edge ? [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: edge, y1: edge, line: { color: c.edge, dash: "dash", width: 1.4 } }] : [],
+    yaxis: { type: log ? "log" : "linear", autorange: true, tickformat: "~g", ...(log ? { dtick: decades < 2.2 ? "D2" : Math.ceil(decades / 5) } : { nticks: 6 }) },
   }), CONFIG);
-  $("panel-text").textContent = "The largest eigenvalues of the Hessian; the dashed line is the edge of stability.";
+  $("panel-text").textContent = "The largest eigenvalues of the Hessian, and the edge of stability.";
 }
 
 /** @param {any} message */

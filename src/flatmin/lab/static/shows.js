@@ -39,6 +39,10 @@ export class Shows {
     /** @type {number|null} record at which a slide of the rate began */
     this.slideAt = null;
     this.tested = null;
+    /** Whether rates are being tested. */
+    this.testing = false;
+    /** The question that the panel waits for. */
+    this.panelId = -1;
     this.orbits = null;
     this.frames = 0;
     this.sliding = false;
@@ -138,7 +142,7 @@ export class Shows {
   showMarks() {
     const run = this.run, flow = this.settings.method.name === "flow";
     if (flow) { $("rate-marks").replaceChildren(); $("rate-legend").textContent = "Gradient flow has no rate."; return; }
-    marks(run?.facts.ceiling ?? null, this.tested, run?.edgeRate ?? null);
+    marks(run?.facts.ceiling ?? null, this.tested, run?.edgeRate ?? null, this.testing);
   }
 
   showControls() {

@@ -4,6 +4,8 @@
 
 const MOST_UNDO = 200;
 
+export const TABS = ["layers", "eigenvalues", "ledger", "orbits"];
+
 /** @template T @param {T} value @returns {T} */
 export const clone = (value) => structuredClone(value);
 
@@ -43,7 +45,10 @@ export function fromAddress(text) {
     if ([...folders, last].includes("__proto__")) continue;
     /** @type {any} */
     let place = content;
-    for (const name of folders) place = place[name] ??= {};
+    for (const name of folders) {
+      place = place[name] ??= {};
+      if (!isTable(place)) throw new Error(`${folders.join(".")} does not fit what is before it`);
+    }
     place[last] = readsAsJson(plain) ? JSON.parse(plain) : plain;
   }
   return content;
@@ -54,11 +59,31 @@ export function stateAddress(/** @type {State} */ state) {
   return address({ ...state.a, b: state.b ?? undefined, view: state.view });
 }
 
-/** @param {string} text @param {State} usual @returns {State} */
-export function stateOf(text, usual) {
-  const { b, view, ...a } = fromAddress(text);
-  if (!("problem" in a)) return clone(usual);
-  return { a: /** @type {any} */ (a), b: b ?? null, view: { ...usual.view, scene: undefined, ...view } };
+/** @param {any} value */
+const isTable = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
+
+/** Whether a form can show this. @param {any} settings */
+const isRun = (settings) => isTable(settings) && ["problem", "architecture", "initialisation", "method"].every((name) => isTable(settings[name]));
+
+/**
+ * The state of an address: the usual one if it is empty; if it is damaged too, and `complain` is told.
+ * @param {string} text @param {State} usual @param {(words: string) => void} complain @returns {State}
+ */
+export function stateOf(text, usual, complain) {
+  if (text.length < 2) return clone(usual);
+  try {
+    const { b, view, ...a } = fromAddress(text);
+    if (!isRun(a)) throw new Error("it holds no whole run");
+    const seen = { ...usual.view, scene: undefined };
+    for (const [name, value] of Object.entries(isTable(view) ? view : {})) {
+      if (name === "scene" || typeof value === typeof (/** @type {any} */ (seen)[name])) /** @type {any} */ (seen)[name] = value;
+    }
+    if (!TABS.includes(seen.tab)) seen.tab = usual.view.tab;
+    return { a: /** @type {any} */ (a), b: isRun(b) ? b : null, view: seen };
+  } catch (error) {
+    complain(`The address is damaged: ${/** @type {Error} */ (error).message}.`);
+    return clone(usual);
+  }
 }
 
 export class History {

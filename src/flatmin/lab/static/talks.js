@@ -7,6 +7,8 @@ import { stateAddress } from "./state.js";
 
 /** @typedef {import("./types.js").Run} Run */
 
+const COMPILING = "Working … The first run of a kind on this machine compiles its kernels: half a minute, once.";
+const WORKING = /** @type {Record<string, string>} */ ({ layers: "Measuring the layers", ledger: "Checking every statement", orbits: "Following runs above the ceiling" });
 /** Time between two looks at the ledger while a run plays. */
 const LIVE_PANEL = 1500;
 
@@ -81,13 +83,14 @@ export class Talks extends Shows {
   askPanel() {
     const { tab } = this.state.view, run = this.run;
     if (!run) return;
-    if (tab === "orbits" && !this.orbits) this.socket.send({ type: "orbits", id: ++this.number, settings: { ...this.settings, changes: undefined } });
+    const id = ++this.number;
+    if (tab === "orbits" && !this.orbits) this.socket.send({ type: "orbits", id: this.panelId = id, settings: { ...this.settings, changes: undefined } });
     else if (tab === "ledger") {
       if (!this.ledger) $("panel-text").textContent = "Checking every statement …";
       const until = run.columns.step[this.until(run) - 1];
       this.ledgerAsked = performance.now();
-      this.socket.send({ type: "ledger", id: ++this.number, slot: this.edited, until: run.facts.steps && run.end && this.head === null ? run.facts.steps : until });
-    } else if (!run.layers) this.socket.send({ type: "layers", id: ++this.number, slot: this.edited });
+      this.socket.send({ type: "ledger", id: this.panelId = id, slot: this.edited, until: run.facts.steps && run.end && this.head === null ? run.facts.steps : until });
+    } else if (tab !== "orbits" && !run.layers) this.socket.send({ type: "layers", id: this.panelId = id, slot: this.edited });
     this.mark("panel");
   }
 
@@ -135,13 +138,28 @@ export class Talks extends Shows {
     if (this.state.view.tab === "ledger" && this.playing && due) this.askPanel();
   }
 
-  on_busy(/** @type {any} */ message) { this.say(message.message, ""); }
+  on_progress(/** @type {any} */ { about, id, share }) {
+    const words = share === null ? " …" : `: ${Math.round(100 * share)} %`;
+    if (about === "run") this.say(COMPILING, "");
+    else if (about === "map" && id === this.mapId) $("map-text").textContent = `Running the map${words}`;
+    else if (about === "advice" && id === this.adviceId) { this.testing = true; this.showMarks(); }
+    else if (id === this.panelId) {
+      $("panel-stop").hidden = false;
+      $("panel-text").textContent = `${WORKING[about]}${words}`;
+    }
+  }
+
+  /** The panel has its answer, or waits for none. */
+  panelDone() { this.panelId = -1; $("panel-stop").hidden = true; }
+
+  stopPanel() {
+    const { tab } = this.state.view;
+    this.socket.send({ type: "cancel", what: ["layers", "eigenvalues"].includes(tab) ? `layers-${this.edited}` : tab });
+    this.panelDone();
+    $("panel-text").textContent = "Stopped.";
+  }
 
   on_map(/** @type {any} */ message) { if (message.id === this.mapId) this.map.begin(message); }
-
-  on_map_progress(/** @type {any} */ message) {
-    if (message.id === this.mapId) $("map-text").textContent = `Running the map: ${Math.round(100 * message.share)} %`;
-  }
 
   on_map_pass(/** @type {any} */ message) {
     if (message.id !== this.mapId) return;
@@ -158,22 +176,24 @@ export class Talks extends Shows {
   on_advice(/** @type {any} */ message) {
     if (message.id !== this.adviceId) return;
     this.tested = message.rate;
+    this.testing = false;
     this.mark("controls");
   }
 
   on_layers(/** @type {any} */ message) {
     const run = this.runs[message.slot];
-    if (run && run.id === message.id) { run.layers = message; this.mark("panel"); }
+    if (run && run.id === message.id) { run.layers = message; this.panelDone(); this.mark("panel"); }
   }
 
-  on_ledger(/** @type {any} */ message) { this.ledger = message; this.mark("panel"); }
+  on_ledger(/** @type {any} */ message) { this.ledger = message; this.panelDone(); this.mark("panel"); }
 
-  on_orbits(/** @type {any} */ message) { this.orbits = message; this.mark("panel"); }
+  on_orbits(/** @type {any} */ message) { this.orbits = message; this.panelDone(); this.mark("panel"); }
 
   on_error(/** @type {any} */ message) {
     if (message.about === "run") { this.waiting = {}; this.playing = false; this.coming = false; this.say(message.message, "wrong"); this.showTransport(); }
     else if (message.about === "map") { $("map-text").textContent = message.message; $("map-stop").hidden = true; }
-    else if (message.about !== "advice") $("panel-text").textContent = message.message;
+    else if (message.about === "advice") { this.testing = false; this.showMarks(); }
+    else { this.panelDone(); $("panel-text").textContent = message.message; }
   }
 
   writeAddress() { window.history.replaceState(null, "", `#${stateAddress(this.state)}`); }

@@ -42,8 +42,9 @@ export function wire(page) {
   click("save-png", () => savePicture("png"));
   click("save-svg", () => savePicture("svg"));
   click("theme", () => page.toggleTheme());
-  click("map-stop", () => { page.socket.send({ type: "cancel", what: "map" }); page.mapId = -1; $("map-stop").hidden = true; });
-  $("take").addEventListener("click", (/** @type {Event} */ event) => { if (/** @type {HTMLElement} */ (event.target).tagName === "BUTTON") $("take").open = false; });
+  click("map-stop", () => { page.socket.send({ type: "cancel", what: "map" }); page.mapId = -1; $("map-stop").hidden = true; $("map-text").textContent = "Stopped."; });
+  click("panel-stop", () => page.stopPanel());
+  document.addEventListener("click", (event) => { if (/** @type {HTMLElement} */ (event.target).parentElement !== $("take")) $("take").open = false; });
   $("scrub").addEventListener("input", () => {
     if (page.playing) { page.playing = false; page.socket.send({ type: "pause" }); }
     const value = Number($("scrub").value);
@@ -90,7 +91,7 @@ export function wire(page) {
   window.addEventListener("hashchange", () => {
     const text = stateAddress(page.state);
     if (location.hash.slice(1) === text) return;
-    page.history.state = stateOf(location.hash, page.state);
+    page.history.state = stateOf(location.hash, page.state, toast);
     page.history.keep();
     page.restored(true);
   });
@@ -99,6 +100,7 @@ export function wire(page) {
 /** @param {Acts} page @param {KeyboardEvent} event */
 function key(page, event) {
   const place = /** @type {HTMLElement} */ (event.target);
+  if (event.key === "Escape" && $("take").open) { $("take").open = false; $("take").querySelector("summary").focus(); return; }
   if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "z" && !/text|number/.test(/** @type {any} */ (place).type ?? "")) {
     event.preventDefault();
     page.restored(event.shiftKey ? page.history.redo() : page.history.undo());
