@@ -222,7 +222,15 @@ def test_a_short_job_does_not_wait_for_long_ones():
     assert asyncio.run(scene()) == ["short", "long", "long"]
 
 
-def test_ledgers_of_large_networks_are_refused(client):
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("ledger", "takes too long for the lab"),
+        ("map", "the map is for networks of at most 62500 weights, got 190100"),
+        ("orbits", "is for networks of at most 16666 weights, got 190100"),
+    ],
+)
+def test_what_would_take_too_much_of_a_large_network_is_refused(client, kind, words):
     large = like(
         problem={"generator": "gaussian", "n": 120, "d": 100},
         architecture={"kind": "mlp", "depth": 20}, initialisation={"name": "pytorch", "scale": 1},
@@ -230,8 +238,8 @@ def test_ledgers_of_large_networks_are_refused(client):
     )  # fmt: skip
     with client.websocket_connect(SOCKET) as socket:
         stream(socket, {"type": "run", "id": 1, "settings": large}, ended)
-        (answer,) = stream(socket, {"type": "ledger", "until": 2}, ended)
-    assert "takes too long for the lab" in answer["message"]
+        (answer,) = stream(socket, {"type": kind, "until": 2, "settings": large}, ended)
+    assert words in answer["message"]
 
 
 def test_messages_that_make_no_sense_are_answered(client):

@@ -16,7 +16,8 @@ from flatmin.core.errors import SettingError
 from flatmin.core.progress import Advance
 from flatmin.dynamics.atlas import FIRST_RATE, NOISE
 from flatmin.dynamics.orbits import DIVERGED, follow_orbits
-from flatmin.lab.engine import Ground
+from flatmin.lab.engine import Ground, together
+from flatmin.lab.settings import MOST_TOGETHER
 
 RATES = np.linspace(FIRST_RATE, 3.0, 240)
 CELLS, STEPS = 160, 3000
@@ -31,6 +32,11 @@ def orbits(ground: Ground, progress: Advance | None = None) -> dict[str, Any]:
     if ground.setting.method.name != "descent" or ground.ceiling is None:
         raise SettingError("the picture above the ceiling is for gradient descent without biases")
     regression, network = ground.samples.regression(), ground.network
+    if together(network) < len(RATES):
+        raise SettingError(
+            "the picture above the ceiling is for networks of at most "
+            f"{MOST_TOGETHER // len(RATES)} weights, got {network.parameters}"
+        )
     start = initialise(
         network, "flattest", NOISE, ground.setting.seed, [("orbit",)] * len(RATES), regression
     )

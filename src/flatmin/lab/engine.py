@@ -27,7 +27,7 @@ from flatmin.dynamics.descent import descend
 from flatmin.dynamics.endings import State
 from flatmin.dynamics.method import Method, Options
 from flatmin.dynamics.training import Training, report, sharpness_steps
-from flatmin.lab.settings import MOST_WEIGHTS, MOST_WORK, Setting
+from flatmin.lab.settings import MOST_TOGETHER, MOST_WEIGHTS, MOST_WORK, Setting
 from flatmin.lab.tables import Tables
 from flatmin.study.inputs import architecture_of, data_of
 from flatmin.theory.minimisers import product_rank
@@ -136,6 +136,11 @@ def _network(setting: Setting, samples: Samples) -> Architecture:
     if network.kind == "residual" and own:  # the paper's p with the paper's data, as in `train`
         return Architecture.residual(samples.d, network.depth, paper_output_vector())
     return architecture_of(setting, samples.d, network.depth, network.width)
+
+
+def together(network: Architecture) -> int:
+    """How many networks of an architecture may be in memory for a picture."""
+    return MOST_TOGETHER // network.parameters
 
 
 @dataclass(frozen=True, eq=False)

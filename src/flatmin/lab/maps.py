@@ -22,8 +22,8 @@ from flatmin.core.plain import plain
 from flatmin.core.progress import Advance
 from flatmin.dynamics.descent import descend
 from flatmin.dynamics.endings import State
-from flatmin.lab.engine import Ground, ground_of
-from flatmin.lab.settings import Setting, setting_of
+from flatmin.lab.engine import Ground, ground_of, together
+from flatmin.lab.settings import MOST_TOGETHER, Setting, setting_of
 from flatmin.lab.tables import Tables
 
 SIDE = 64
@@ -137,8 +137,14 @@ def _of_any_condition(setting: Setting, tables: Tables) -> dict[str, Any]:
 def _rows(setting: Setting, axis: str, tables: Tables, problem: dict[str, Any] | None) -> list[Row]:
     scale = setting.initialisation.scale
     assert scale is not None
+    own = ground_of(setting, tables)
+    if together(own.network) < SIDE:
+        raise SettingError(
+            f"the map is for networks of at most {MOST_TOGETHER // SIDE} weights, "
+            f"got {own.network.parameters}"
+        )
     if axis == "scale":
-        ground = ground_of(setting, tables)
+        ground = own
         centre = scale or 0.1
         values = _rounded(np.geomspace(centre / 16, centre * 4, SIDE))
         start = initialise(
@@ -157,6 +163,8 @@ def _rows(setting: Setting, axis: str, tables: Tables, problem: dict[str, Any] |
         for depth in DEPTHS:
             content["architecture"]["depth"] = depth
             ground = ground_of(setting_of(content), tables)
+            if together(ground.network) < SIDE:
+                break
             rows.append(Row(float(depth), ground, ground.start(1).flat()[0]))
         return rows
     assert problem is not None
@@ -188,8 +196,8 @@ def batches(plan: Plan, number: int) -> Iterator[Batch]:
         if before is not None and row % before == 0:
             chosen = columns[columns % before != 0]
         here = plan.rows[row].ground
-        size = sum(len(some) for _, some in pending)
-        if pending and (here is not ground or size + len(chosen) > _BATCH):
+        size = sum(len(some) for _, some in pending) + len(chosen)
+        if pending and (here is not ground or size > min(_BATCH, together(here.network))):
             yield batch()
             pending = []
         ground = here

@@ -22,7 +22,7 @@ from flatmin.curvature.operators import HessianOperator
 from flatmin.curvature.sharpness import hessian_at
 from flatmin.dynamics.measures import alignment
 from flatmin.dynamics.recording import recordable
-from flatmin.lab.engine import Ground, advance, segments
+from flatmin.lab.engine import Ground, advance, segments, together
 from flatmin.ledger.check import check
 from flatmin.ledger.collect import evidence_of
 from flatmin.ledger.statements import STATEMENTS
@@ -43,6 +43,11 @@ class Snapshots:
     weights: Ensemble
 
 
+def points(ground: Ground) -> int:
+    """Of how many snapshots the weights are kept: of large networks of fewer."""
+    return max(2, min(POINTS, together(ground.network)))
+
+
 def snapshots(
     ground: Ground, until: int, times: Float | None = None, progress: Advance | None = None
 ) -> Snapshots:
@@ -58,7 +63,7 @@ def snapshots(
             flat.append(now.flat()[0])
             at.append(float(end))
         return Snapshots(np.array(at), Ensemble.from_flat(ground.network, np.array(flat)))
-    stride = max(1, -(-until // POINTS))
+    stride = max(1, -(-until // points(ground)))
     stride += (
         stride % 2 if stride > 1 else 0
     )  # what alternates from step to step is seen on one side

@@ -22,7 +22,7 @@ from flatmin.core.errors import FlatminError, SettingError
 from flatmin.core.plain import plain
 from flatmin.lab import maps, panels
 from flatmin.lab.bifurcation import ORBIT_STEPS, orbits
-from flatmin.lab.engine import facts, ground_of
+from flatmin.lab.engine import facts, ground_of, together
 from flatmin.lab.settings import setting_of
 from flatmin.lab.shown import Pieces, Shown
 from flatmin.lab.tables import Tables
@@ -33,6 +33,7 @@ T = TypeVar("T")
 
 FRAME_SECONDS = 1 / 30
 PATIENCE = 1.0
+TESTED = 100  # networks for a rate
 BUG = "Something went wrong inside flatmin; the terminal has the details."
 SPEEDS = (1.0, 20_000.0)
 SLOTS = ("a", "b")
@@ -260,7 +261,7 @@ class Session:
         ground = shown.ground
 
         def measure(stop: Stop) -> dict[str, Any]:
-            taken = panels.snapshots(ground, shown.steps, shown.times(panels.POINTS), stop)
+            taken = panels.snapshots(ground, shown.steps, shown.times(panels.points(ground)), stop)
             return panels.layers(ground, taken, stop)
 
         of = 0 if "time" in shown.columns else shown.steps + ground.setting.steps
@@ -290,13 +291,15 @@ class Session:
         def ask(stop: Stop) -> Advice | None:
             ground = ground_of(setting_of(settings), self._tables)
             setting = ground.setting
-            if setting.method.name != "descent" or setting.initialisation.scale is None:
+            init = setting.initialisation
+            large = together(ground.network) < TESTED
+            if setting.method.name != "descent" or init.scale is None or large:
                 return None
             return advise(
                 ground.samples,
                 ground.network,
-                setting.initialisation.name,
-                setting.initialisation.scale,
+                init.name,
+                init.scale,
                 learned_at=setting.method.learned_at,
                 seed=setting.seed,
                 progress=stop,

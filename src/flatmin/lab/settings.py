@@ -41,7 +41,10 @@ LARGEST = {
 """How large the numbers of a setting may be: what a page can show while somebody waits."""
 METHODS = tuple(name for name in methods.METHODS if name != CentralFlow.name)
 """Those whose steps are seen as they are taken."""
-MOST_WEIGHTS = 4_000_000
+MOST_WEIGHTS = 1_000_000
+"""Of all networks of a run."""
+MOST_TOGETHER = 4_000_000
+"""Of all networks that are in memory for a picture beside it."""
 MOST_CHANGES = 20
 MOST_WORK = 2e12
 """Flops of a run: some minutes on one core."""

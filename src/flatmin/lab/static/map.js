@@ -7,7 +7,7 @@ import { colours, STATE_COLOURS, STEPS } from "./theme.js";
 const NAMES = /** @type {Record<string, string>} */ ({ scale: "scale", depth: "depth", condition_number: "condition number" });
 
 /** S/S_min from 1 to this has a colour of its own. */
-const MOST_RATIO = 5;
+const MOST_RATIO = 3;
 
 export class RunMap {
   /** @param {(rate: number, value: number, axis: string) => void} watch */

@@ -126,7 +126,7 @@ export class Shows {
     const held = this.head !== null && this.head < run.count;
     const state = run.end && !held ? (run.end.learned && run.end.state !== "oscillating" ? "learned" : run.end.state) : "";
     const { a, b } = this.runs;
-    const both = b && b.count ? `A: ${a?.end ? `${a.end.learned ? "learned, " : ""}${a.end.state}` : "running"}. B: ${b.sentence}` : run.sentence;
+    const both = b && b.count ? `A: ${a?.end ? `${a.end.learned ? "learned, " : ""}${a.end.state === "learning" ? "still falling" : a.end.state}` : "running"}. B: ${b.sentence}` : run.sentence;
     this.say(held ? `Step ${run.columns.step[this.until(run) - 1]}: sharpness ${shown(run.columns.sharpness[this.until(run) - 1])}, excess risk ${shown(run.columns.excess_risk[this.until(run) - 1])}.` : both, state);
     this.showMarks();
   }
@@ -167,7 +167,7 @@ export class Shows {
   showTransport() {
     const run = this.run;
     $("pause").textContent = this.playing ? "Pause" : this.coming ? "Stop" : "Go on";
-    $("pause").disabled = !run || (!this.playing && Boolean(run.end) && this.head === null);
+    $("pause").disabled = !this.coming && (!run || (!this.playing && Boolean(run.end) && this.head === null));
     $("speed").textContent = `${SPEEDS[this.speed]}/s`;
     document.body.dataset.playing = String(this.playing);
     if (!run || !run.count) return;
