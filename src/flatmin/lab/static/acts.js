@@ -77,7 +77,14 @@ export class Acts extends Talks {
 
   pauseOrGoOn() {
     if (this.playing) { this.playing = false; this.socket.send({ type: "pause" }); this.head = this.run?.count ?? null; }
-    else if (this.coming) { for (const slot of Object.keys(this.runs)) this.socket.send({ type: "cancel", what: `run-${slot}` }); this.coming = false; this.waiting = {}; this.say("Stopped.", ""); }
+    else if (this.coming) {
+      for (const slot of ["a", "b"]) this.socket.send({ type: "cancel", what: `run-${slot}` });
+      this.coming = false;
+      this.waiting = {};
+      this.showTransport();
+      this.say("Stopped.", "");
+      return;
+    }
     else if (this.run && (!this.run.end || this.head !== null)) {
       this.playing = true;
       this.socket.send({ type: "play", from: this.until(this.run) });
