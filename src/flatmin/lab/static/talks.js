@@ -7,7 +7,7 @@ import { stateAddress } from "./state.js";
 
 /** @typedef {import("./types.js").Run} Run */
 
-const COMPILING = "Working … The first run of a kind on this machine compiles its kernels: half a minute, once.";
+const COMPILING = "Working … The first run of a kind on this machine compiles its kernels: some seconds, once.";
 const WORKING = /** @type {Record<string, string>} */ ({ layers: "Measuring the layers", ledger: "Checking every statement", orbits: "Following runs above the ceiling" });
 /** Time between two looks at the ledger while a run plays. */
 const LIVE_PANEL = 1500;
