@@ -59,3 +59,48 @@ def _check_rivals() -> None:
             f"benchmarks compare with {error.name}, which is not installed: "
             "pip install 'flatmin[bench]'"
         ) from None
+
+
+HEADS = ("Case", "Ours", "Ratio: median (low to high)", "Bar", "Met")
+
+
+def row(result: Result) -> tuple[str, ...]:
+    """A case under `HEADS`."""
+    ratios = "; ".join(
+        f"{name} {spread.median:.3g} ({spread.low:.3g} to {spread.high:.3g})"
+        for name, spread in result.ratios.items()
+    )
+    bar = ", ".join(f"{name} {value:g}" for name, value in result.bar.items())
+    unit = "s" if result.unit.startswith("seconds") else result.unit
+    return result.id, f"{result.ours.median:.3g} {unit}", ratios, bar, "yes" if result.met else "NO"
+
+
+def markdown(measured: list[Result]) -> str:
+    """The table of `RESULTS.md`."""
+    from benchmarks import rivals
+    from flatmin import __version__
+    from flatmin.core.threads import thread_count
+
+    lines = [
+        "# Benchmark results",
+        "",
+        f"Written by `make bench` (flatmin {__version__}, {thread_count()} cores). A ratio is",
+        "rival over ours in the same round; shown are the median and the range over rounds. D is",
+        "the share of the machine's fused-multiply-add peak; `bare` is the time without recording",
+        "over the time with it; for `scaling` the numbers are exponents. The first call,",
+        "which compiles, is not counted.",
+        "",
+        *(rivals.__doc__ or "").strip().splitlines()[2:],
+        "E: JAX, jvp of grad, in SciPy's eigsh.",
+        "",
+        "| case | what | ours | ratio | bar | met | first call |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for result in measured:
+        case, ours, ratios, bar, met = row(result)
+        unit = result.unit.removeprefix("seconds") if result.unit.startswith("seconds") else ""
+        lines.append(
+            f"| {case} | {result.title} | {ours}{unit} | {ratios} | {bar} | {met} "
+            f"| {result.compile_seconds:.2g} s |"
+        )
+    return "\n".join(lines) + "\n"

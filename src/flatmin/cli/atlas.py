@@ -12,17 +12,7 @@ from flatmin.cli.output import show
 
 
 def atlas(
-    file: Annotated[
-        str | None,
-        typer.Argument(metavar="FILE", help="A table; without it, the paper's data."),
-    ] = None,
-    target: Annotated[str | None, typer.Option(help="The column to predict.")] = None,
-    features: options.Features = None,
-    drop: options.Drop = None,
-    one_hot: options.OneHot = None,
-    missing: options.Missing = None,
-    intercept: options.Intercept = False,
-    standardise: options.Standardise = False,
+    table: options.Table = options.NO_TABLE,
     depth: Annotated[int | None, typer.Option(help="Number of layers L. Default: 10.")] = None,
     depths: Annotated[
         list[int] | None, typer.Option(help="Several depths, such as 2,3,5,10.")
@@ -56,13 +46,13 @@ def atlas(
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """Settled, periodic, chaotic or lost: what gradient descent does above the ceiling."""
+    """What gradient descent does above the ceiling, on a table or the paper's data: it may settle,
+    go round with a period, be chaotic or diverge."""
     from flatmin.data.regression import read_regression
     from flatmin.dynamics.atlas import atlases
 
-    prepared = options.preparation(drop, one_hot, missing, intercept, standardise)
     found = atlases(
-        options.problem(read_regression, file, target, features, prepared),
+        table.read(read_regression),
         depth,
         depths=depths or (),
         c=rates,

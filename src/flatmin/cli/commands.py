@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import is_dataclass
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
@@ -109,11 +110,21 @@ TAKES = {
 
 
 def reading(command: Callable[..., None]) -> Callable[..., None]:
-    """The command as the option parser sees it: what is read here is text there."""
+    """The command as the option parser sees it: what is read here is text there, and the fields of
+    a group of options (`options.Table`) stand in its place."""
     hints = get_type_hints(command, include_extras=True)
     readers = {name: takes.read for name, takes in TAKES.items() if takes.read is not None}
+    groups: dict[str, Any] = {name: one for name, one in hints.items() if is_dataclass(one)}
     parameters = []
     for one in signature(command).parameters.values():
+        group = groups.get(one.name)
+        if group is not None:
+            each = get_type_hints(group, include_extras=True)
+            needed = group.needed if one.default is Parameter.empty else ()
+            for field in signature(group).parameters.values():
+                default = Parameter.empty if field.name in needed else field.default
+                parameters.append(field.replace(annotation=each[field.name], default=default))
+            continue
         hint, default = hints[one.name], one.default
         if one.name in readers:
             optional = default is None
@@ -124,14 +135,14 @@ def reading(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def read(**given: Any) -> None:
-        command(
-            **{
-                name: readers[name](option(name), value)
-                if name in readers and isinstance(value, str)
-                else value
-                for name, value in given.items()
-            }
-        )
+        for name, group in groups.items():
+            given[name] = group(
+                **{field: given.pop(field) for field in signature(group).parameters}
+            )
+        for name, value in given.items():
+            if name in readers and isinstance(value, str):
+                given[name] = readers[name](option(name), value)
+        command(**given)
 
     read.__annotations__ = {one.name: one.annotation for one in parameters} | {"return": None}
     read.__signature__ = Signature(parameters)  # type: ignore[attr-defined]

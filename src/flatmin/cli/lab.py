@@ -15,18 +15,7 @@ from flatmin.core.errors import SettingError
 
 
 def lab(
-    file: Annotated[
-        str | None, typer.Argument(metavar="FILE", help="A table; without it, the paper's data.")
-    ] = None,
-    target: Annotated[
-        list[str] | None, typer.Option(help="The column to predict; repeat for several outputs.")
-    ] = None,
-    features: options.Features = None,
-    drop: options.Drop = None,
-    one_hot: options.OneHot = None,
-    missing: options.Missing = None,
-    intercept: options.Intercept = False,
-    standardise: options.Standardise = False,
+    table: options.Table = options.NO_TABLE,
     port: Annotated[
         str | None, typer.Option(help="Default: 8765, or any that is free.", metavar="N")
     ] = None,
@@ -49,12 +38,7 @@ def lab(
     from flatmin.lab.tables import Tables
 
     tables = Tables()
-    problem = None
-    if file is not None:
-        prepared = options.preparation(drop, one_hot, missing, intercept, standardise)
-        problem = _problem(tables, file, target, features, prepared)
-    elif target or features or drop or one_hot or missing or intercept or standardise:
-        raise SettingError("--target, --features and what prepares a table need a FILE")
+    problem = _problem(tables, table) if table.given() else None
     if replay is not None:
         _replay(replay, out, tables)
         return
@@ -83,27 +67,23 @@ def lab(
         os._exit(130)
 
 
-def _problem(tables: Any, file: str, target: Any, features: Any, prepared: Any) -> dict[str, Any]:
+def _problem(tables: Any, table: options.Table) -> dict[str, Any]:
     """The table as a study's [problem]; it is read once here, so that mistakes show at once."""
-    if not target:
-        raise SettingError("--target is missing: the column to predict")
-    if file == "-":
+    if table.file == "-":
         raise SettingError("the lab reads a table more than once: give a file instead of -")
     from flatmin.data.tables import open_table
     from flatmin.data.tables.table import Reading
 
-    open_table(file, Reading(list(target)))
-    stored = tables.keep(Path(file))
-    problem: dict[str, Any] = {"file": stored.key, "target": target[0]}
-    if target[1:]:
-        problem["more_targets"] = list(target[1:])
-    if features:
-        problem["features"] = list(features)
-    for name in ("drop", "one_hot", "missing", "intercept", "standardise"):
-        value = getattr(prepared, name)
-        if value:
-            problem[name] = list(value) if isinstance(value, tuple) else value
-    tables.samples(stored.key, tuple(target), tuple(features) if features else None, prepared)
+    assert table.file is not None
+    assert table.target is not None
+    open_table(table.file, Reading(table.target))
+    stored = tables.keep(Path(table.file))
+    said = {name: value for name, value in vars(table).items() if value}
+    problem: dict[str, Any] = said | {"file": stored.key, "target": table.target[0]}
+    if table.target[1:]:
+        problem["more_targets"] = table.target[1:]
+    features = tuple(table.features) if table.features else None
+    tables.samples(stored.key, tuple(table.target), features, table.preparation())
     return problem
 
 

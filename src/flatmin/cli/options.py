@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
@@ -16,59 +17,67 @@ if TYPE_CHECKING:
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
-# What is done to a table first, in this order; the same options wherever one is read.
-Features = Annotated[
-    list[str] | None, typer.Option(help="Feature columns: a,b or repeat. Default: all others.")
-]
-Drop = Annotated[list[str] | None, typer.Option(help="Columns to leave out: a,b or repeat.")]
-OneHot = Annotated[
-    list[str] | None, typer.Option("--one-hot", help="Columns of categories: a,b or repeat.")
-]
-Missing = Annotated[
-    str | None, typer.Option(help="Missing values: drop (the row) or mean (of the column).")
-]
-Intercept = Annotated[bool, typer.Option("--intercept", help="Centre features and target.")]
-Standardise = Annotated[
-    bool, typer.Option("--standardise", help="Features to mean 0 and standard deviation 1.")
-]
 
+@dataclass(frozen=True)
+class Table:
+    """A table and what is done to it first, in this order: the same options wherever one is read.
 
-def preparation(
-    drop: list[str] | None,
-    one_hot: list[str] | None,
-    missing: str | None,
-    intercept: bool,
-    standardise: bool,
-) -> Preparation:
-    """What is done to the table, from the options above."""
-    from flatmin.data.preparation import Preparation
+    A command that takes it without a default needs a FILE and a target.
+    """
 
-    return Preparation(
-        drop=drop or (),
-        one_hot=one_hot or (),
-        missing=missing,
-        intercept=intercept,
-        standardise=standardise,
+    needed: ClassVar = ("file", "target")
+    file: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="FILE", help="A table: .csv, .tsv (also .gz), .parquet, .npz; or -."
+        ),
+    ] = None
+    target: Annotated[
+        list[str] | None, typer.Option(help="The column to predict; repeat for several targets.")
+    ] = None
+    features: Annotated[
+        list[str] | None, typer.Option(help="Feature columns: a,b or repeat. Default: all others.")
+    ] = None
+    drop: Annotated[list[str] | None, typer.Option(help="Columns to leave out: a,b or repeat.")] = (
+        None
     )
+    one_hot: Annotated[
+        list[str] | None, typer.Option("--one-hot", help="Columns of categories: a,b or repeat.")
+    ] = None
+    missing: Annotated[
+        str | None, typer.Option(help="Missing values: drop (the row) or mean (of the column).")
+    ] = None
+    intercept: Annotated[bool, typer.Option("--intercept", help="Centre features and target.")] = (
+        False
+    )
+    standardise: Annotated[
+        bool, typer.Option("--standardise", help="Features to mean 0 and standard deviation 1.")
+    ] = False
 
-
-def problem(
-    read: Callable[..., Any],
-    file: str | None,
-    target: str | list[str] | None,
-    features: list[str] | None,
-    prepared: Preparation,
-) -> Any:
-    """The table, read by `read`; None, for the paper's data, without a file."""
-    from flatmin.data.preparation import NOTHING
-
-    if file is None:
-        if target or features or prepared != NOTHING:
+    def given(self) -> bool:
+        """Whether there is a FILE; what else was said of one needs it, and it needs a target."""
+        if self.file is None and any(vars(self).values()):
             raise SettingError("--target, --features and what prepares a table need a FILE")
-        return None
-    if not target:
-        raise SettingError("target is missing: the column to predict")
-    return read(file, target, features, prepared)
+        if self.file is not None and not self.target:
+            raise SettingError("target is missing: the column to predict")
+        return self.file is not None
+
+    def preparation(self) -> Preparation:
+        """What is done to it."""
+        from flatmin.data.preparation import Preparation
+
+        names = ("missing", "intercept", "standardise")
+        settings: Any = {name: getattr(self, name) for name in names}
+        return Preparation(drop=self.drop or (), one_hot=self.one_hot or (), **settings)
+
+    def read(self, reader: Callable[..., Any]) -> Any:
+        """What `read_regression` or `read_samples` makes of it; None without a FILE."""
+        if not self.given():
+            return None
+        return reader(self.file, self.target, self.features, self.preparation())
+
+
+NO_TABLE = Table()
 
 
 def figure_path(name: str, text: str) -> Path:

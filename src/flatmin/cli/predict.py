@@ -11,22 +11,8 @@ from flatmin.cli.output import show
 
 
 def predict(
-    file: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE", help="A table: .csv, .tsv (also .gz), .parquet, .npz; or -."
-        ),
-    ],
-    target: Annotated[
-        list[str], typer.Option(help="The column to predict; repeat for several targets.")
-    ],
+    table: options.Table,
     depth: Annotated[int | None, typer.Option(help="Number of layers L.")] = None,
-    features: options.Features = None,
-    drop: options.Drop = None,
-    one_hot: options.OneHot = None,
-    missing: options.Missing = None,
-    intercept: options.Intercept = False,
-    standardise: options.Standardise = False,
     width: Annotated[
         int | None, typer.Option(help="Width of hidden layers. Default: the features.")
     ] = None,
@@ -71,13 +57,12 @@ def predict(
     """How flat the minima can be, above which rate nothing settles, and a rate that works."""
     path = None if figure is None else options.figure_path("--figure", figure)
     proof = None if certificate is None else options.file_path("--certificate", certificate)
-    prepared = options.preparation(drop, one_hot, missing, intercept, standardise)
 
     from flatmin.data.regression import read_regression
     from flatmin.dynamics.forecast import forecast
 
     found = forecast(
-        read_regression(file, target, features, prepared),
+        table.read(read_regression),
         depth,
         depths=depths or (),
         output_norm=output_norm,

@@ -60,19 +60,7 @@ def _of_methods() -> list[Any]:
 
 def train(
     ctx: typer.Context,
-    file: Annotated[
-        str | None,
-        typer.Argument(metavar="FILE", help="A table; without it, the paper's data."),
-    ] = None,
-    target: Annotated[
-        list[str] | None, typer.Option(help="The column to predict; repeat for several outputs.")
-    ] = None,
-    features: options.Features = None,
-    drop: options.Drop = None,
-    one_hot: options.OneHot = None,
-    missing: options.Missing = None,
-    intercept: options.Intercept = False,
-    standardise: options.Standardise = False,
+    table: options.Table = options.NO_TABLE,
     depth: Annotated[int, typer.Option(help="Number of layers L.")] = 10,
     width: Annotated[int | None, typer.Option(help="Width of hidden layers.")] = None,
     activation: Annotated[str, typer.Option(help="linear, gelu-tanh, gelu-erf, tanh, ...")] = (
@@ -110,13 +98,12 @@ def train(
     out: Annotated[str | None, typer.Option(help="Write trace, weights and figure here.")] = None,
     json: options.Json = False,
 ) -> None:
-    """Train one network by gradient descent, gradient flow or another method."""
+    """Train one network, on a table or the paper's data, by gradient descent or another method."""
     from flatmin.data.samples import read_samples
     from flatmin.dynamics.settings import train_network
 
-    prepared = options.preparation(drop, one_hot, missing, intercept, standardise)
     report = train_network(
-        options.problem(read_samples, file, target, features, prepared),
+        table.read(read_samples),
         depth,
         width=width,
         activation=activation,
