@@ -77,7 +77,6 @@ def test_numpy_agrees(data):
         assert problem.a == pytest.approx(np.sum((X @ w) ** 2) / n / (w @ w), rel=loose)
         low, high = problem.smallest_eigenvalue, problem.largest_eigenvalue
         assert low * (1 - 1e-9) <= problem.a <= high * (1 + 1e-9)
-    assert problem.underdetermined == (n < d)
     assert problem.full_rank == (rank == d)
     assert problem.condition_number == pytest.approx((s[0] / s[rank - 1]) ** 2, rel=loose)
 

@@ -434,7 +434,7 @@ def test_a_frame_without_lists():
 
 def test_a_new_quantity_reaches_the_traces(tmp_path, monkeypatch):
     """One function and one row: nothing else is told of it, and nothing drops it."""
-    largest = Measure("the largest |entry| of W_k", lambda w, w0, task: entries(w))
+    largest = Measure("the largest |entry| of W_k", lambda layers: entries(layers))
 
     def entries(layers):
         return np.stack([np.abs(w).max(axis=(1, 2)) for w in layers], axis=1)

@@ -37,7 +37,7 @@ from flatmin.core.shown import Shown
 from flatmin.data.columns import ColumnSummary, Tally
 from flatmin.data.preparation import NOTHING, Preparation, Prepared, Scaled, scale_factor
 from flatmin.data.tables import Source, table_of
-from flatmin.data.tables.arrays import array_table, column_names, join, numbers
+from flatmin.data.tables.arrays import column_names, join, numbers
 from flatmin.data.tables.table import LARGEST, ROWS, Choice, Names, Table
 
 EPS = float(np.finfo(np.float64).eps)
@@ -102,14 +102,15 @@ class Regression(Shown):
     @classmethod
     def from_arrays(
         cls,
-        X: npt.ArrayLike,
-        y: npt.ArrayLike,
-        features: Sequence[str] | None = None,
+        X: Source,
+        y: Names | npt.ArrayLike,
+        features: Names | None = None,
         target: Names | None = None,
         preparation: Preparation = NOTHING,
     ) -> Regression:
-        """The regression of y (n,) or (n, m) on X (n, d); `features` and `target` name columns."""
-        return _reduce(array_table(X, y, preparation.reading(target or (), features)), preparation)
+        """The regression of y (n,) or (n, m) on X (n, d), whose columns `features` and `target`
+        name; or whatever else `read_regression` takes."""
+        return _reduce(table_of(X, preparation.reading(y, features), target), preparation)
 
     @classmethod
     def from_blocks(
@@ -163,11 +164,6 @@ class Regression(Shown):
     def full_rank(self) -> bool:
         """Whether Sigma is invertible, so that the data determine w*."""
         return self.rank == self.d
-
-    @property
-    def underdetermined(self) -> bool:
-        """Whether there are fewer rows than features."""
-        return self.n < self.d
 
     @property
     def w_star_norm(self) -> float:
@@ -279,7 +275,7 @@ def read_regression(
     >>> read_regression([[1, 0], [0, 2]], [1, 4])
     Regression(n=2, d=2, rank=2, targets=1, risk_min=0)
     """
-    return _reduce(table_of(source, preparation.reading(target, features)), preparation)
+    return Regression.from_arrays(source, target, features, preparation=preparation)
 
 
 def _frozen(array: Float) -> Float:

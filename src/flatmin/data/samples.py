@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from textwrap import shorten
@@ -19,7 +18,7 @@ from flatmin.data.columns import ColumnSummary, Tally
 from flatmin.data.preparation import NOTHING, Preparation, Prepared, scale_rows
 from flatmin.data.regression import Regression
 from flatmin.data.tables import Source, table_of
-from flatmin.data.tables.arrays import array_table, numbers
+from flatmin.data.tables.arrays import numbers
 from flatmin.data.tables.table import ROWS, Names, Table
 
 
@@ -61,14 +60,14 @@ class Samples(Shown):
     @classmethod
     def from_arrays(
         cls,
-        X: npt.ArrayLike,
-        y: npt.ArrayLike,
-        features: Sequence[str] | None = None,
+        X: Source,
+        y: Names | npt.ArrayLike,
+        features: Names | None = None,
         target: Names | None = None,
         preparation: Preparation = NOTHING,
     ) -> Samples:
-        """A copy of the rows, checked; `features` and `target` name the columns."""
-        return _collect(array_table(X, y, preparation.reading(target or (), features)), preparation)
+        """A copy of the rows, checked; the arguments are those of `Regression.from_arrays`."""
+        return _collect(table_of(X, preparation.reading(y, features), target), preparation)
 
     @property
     def n(self) -> int:
@@ -114,7 +113,7 @@ def read_samples(
     preparation: Preparation = NOTHING,
 ) -> Samples:
     """The rows, for what needs them all; the arguments are those of `read_regression`."""
-    return _collect(table_of(source, preparation.reading(target, features)), preparation)
+    return Samples.from_arrays(source, target, features, preparation=preparation)
 
 
 def _collect(table: Table, preparation: Preparation) -> Samples:

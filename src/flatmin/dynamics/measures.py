@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from inspect import signature
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -214,57 +217,40 @@ def _extreme(matrices: Float, which: int) -> Float:
 
 @dataclass(frozen=True)
 class Measure:
-    """A quantity of the layers: a function of the weights now, the initial ones, and the task."""
+    """A quantity of the layers. The function names what it takes: `layers`, the weights now,
+    `initial`, those at the start, and the `task`."""
 
     meaning: str
-    of: Callable[[Layers, Layers, Task], Float]
+    of: Callable[..., Float]
     size: Callable[[int], int] = lambda depth: depth
     """How many numbers a network of some depth has of it."""
     linear_only: bool = False
 
     def __call__(self, layers: Layers, initial: Layers, task: Task) -> Float:
-        return self.of(layers, initial, task)
+        known: dict[str, Any] = {"layers": layers, "initial": initial, "task": task}
+        return self.of(**{name: known[name] for name in signature(self.of).parameters})
 
 
 def _pairs(depth: int) -> int:
     return depth - 1
 
 
+_linear = partial(Measure, linear_only=True)
 LAYER_MEASURES: dict[str, Measure] = {
-    "spectral_norm": Measure("|W_k|_2, k = 1..L", lambda w, w0, task: spectral_norm(w)),
-    "rank_one_defect": Measure(
-        "|W_k|_F^2 - |W_k|_2^2, k = 1..L", lambda w, w0, task: rank_one_defect(w)
-    ),
-    "alignment": Measure("<v_{k+1}, u_k>^2, k = 1..L-1", lambda w, w0, task: alignment(w), _pairs),
+    "spectral_norm": Measure("|W_k|_2, k = 1..L", spectral_norm),
+    "rank_one_defect": Measure("|W_k|_F^2 - |W_k|_2^2, k = 1..L", rank_one_defect),
+    "alignment": Measure("<v_{k+1}, u_k>^2, k = 1..L-1", alignment, _pairs),
     "drift": Measure(
-        "|D_k(t) - D_k(0)|_F with D_k = W_{k+1}'W_{k+1} - W_k W_k', k = 1..L-1",
-        lambda w, w0, task: drift(w, w0),
-        _pairs,
+        "|D_k(t) - D_k(0)|_F with D_k = W_{k+1}'W_{k+1} - W_k W_k', k = 1..L-1", drift, _pairs
     ),
-    "theta": Measure("L |W_k(t) - W_k(0)|_F, k = 1..L", lambda w, w0, task: theta(w, w0)),
-    "layer_gradient": Measure(
-        "|grad_k|_F, k = 1..L", lambda w, w0, task: layer_gradient(w, task), linear_only=True
+    "theta": Measure("L |W_k(t) - W_k(0)|_F, k = 1..L", theta),
+    "layer_gradient": _linear("|grad_k|_F, k = 1..L", layer_gradient),
+    "gradient_floor": _linear("what |grad_k|_F is at least, k = 1..L", gradient_floor),
+    "gradient_ceiling": _linear("what |grad_k|_F is at most, k = 1..L", gradient_ceiling),
+    "map_gradient": _linear(
+        "norm of the gradient with respect to w, one number", map_gradient, lambda depth: 1
     ),
-    "gradient_floor": Measure(
-        "what |grad_k|_F is at least, k = 1..L",
-        lambda w, w0, task: gradient_floor(w, task),
-        linear_only=True,
-    ),
-    "gradient_ceiling": Measure(
-        "what |grad_k|_F is at most, k = 1..L",
-        lambda w, w0, task: gradient_ceiling(w, task),
-        linear_only=True,
-    ),
-    "map_gradient": Measure(
-        "norm of the gradient with respect to w, one number",
-        lambda w, w0, task: map_gradient(w, task),
-        lambda depth: 1,
-        linear_only=True,
-    ),
-    "balanced_sharpness": Measure(
-        "S and dS/dt of the balanced network with the same w",
-        lambda w, w0, task: balanced(w, task),
-        lambda depth: 2,
-        linear_only=True,
+    "balanced_sharpness": _linear(
+        "S and dS/dt of the balanced network with the same w", balanced, lambda depth: 2
     ),
 }

@@ -169,7 +169,7 @@ def oscillation_balances(runs: Evidence) -> list[Record]:
 def flow_sharpness_falls(runs: Evidence) -> Record:
     """In a scalar network a step with eta |g| <= |w_i w_j| for all i != j does not increase the
     sharpness at which gradient flow would end from there. (Kreisler et al. 2023; the condition and
-    the proof are this project's: `theory.one_neuron`.)"""
+    the proof are this project's: docs/theory/flow-sharpness-falls.md.)"""
     need(runs, one_output=True, layers=2)
     data, depth = runs.regression, runs.depth
     target, size = data.w_star_norm, Units.of(data, depth).weight

@@ -14,6 +14,7 @@ from flatmin.ledger.collect import evidence_of
 from flatmin.ledger.descent import as_flow, rate_notes
 from flatmin.ledger.evidence import Evidence
 from flatmin.ledger.ledger import Ledger
+from flatmin.ledger.lemma_3 import Curve, lemma_3, lemma_3_records
 from flatmin.ledger.record import Record, Verdict, merge
 from flatmin.ledger.statement import Statement
 from flatmin.ledger.statements import STATEMENTS
@@ -33,7 +34,8 @@ def check(
     """
     if (runs is None) == (preset is None):
         raise SettingError("give either a directory or a preset")
-    table, missing = None, 0
+    curves: list[Curve] = []
+    missing = 0
     if preset is None:
         from flatmin.ledger.directories import missing_runs
 
@@ -45,15 +47,12 @@ def check(
         with advancing(progress, preset, len(parts(preset, seed))) as advance:
             cases = run_preset(preset, seed, advance)
         if preset == "residual":  # about random matrices, as such networks are at initialisation
-            from flatmin.ledger.lemma_3 import lemma_3, network_count
-
-            with advancing(progress, "random products", network_count()) as advance:
-                table = lemma_3(seed, progress=advance)
+            curves = lemma_3(seed, progress=progress)
     networks = sum(len(one) for one in cases)
     if not networks:
         raise DataError("there is no run to check: none has finished without diverging")
     # On gradient descent, how a statement about flow is missed as eta grows.
-    notes, single = rate_notes(cases), all_records(cases, table.as_records() if table else ())
+    notes, single = rate_notes(cases), all_records(cases, lemma_3_records(curves))
     records = [
         replace(one, note=notes.get((one.statement, one.part), one.note)) if one.flow_only else one
         for one in merge(single)
@@ -62,7 +61,7 @@ def check(
         records=tuple(records),
         networks=networks,
         single=tuple(one for one in single if one.slack is not None),
-        lemma_3=table,
+        lemma_3=tuple(curves),
         missing=missing,
     )
 

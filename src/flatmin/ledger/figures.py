@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from flatmin.ledger.lemma_3 import Lemma3Table
+    from flatmin.ledger.lemma_3 import Curve
 
 
 PANELS = 5
@@ -50,7 +50,7 @@ BOTH = {"lower", "upper"}
 
 
 def write_figures(
-    records: Sequence[Record], lemma_3: Lemma3Table | None, directory: Path
+    records: Sequence[Record], lemma_3: Sequence[Curve], directory: Path
 ) -> list[Path]:
     """A picture for every statement that was measured, and one of all slacks.
 
@@ -62,7 +62,7 @@ def write_figures(
         found = [r for r in records if r.statement == statement.id and r.sides is not None]
         if found:
             figures[statement.id] = statement_figure(statement, found)
-    if lemma_3 is not None:
+    if lemma_3:
         from flatmin.ledger.lemma_3_figure import lemma_3_figure
 
         figures["lemma-3"] = lemma_3_figure(lemma_3)

@@ -16,7 +16,7 @@ from flatmin.study.summary import missing_note
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from flatmin.ledger.lemma_3 import Lemma3Table
+    from flatmin.ledger.lemma_3 import Curve
 
 
 class Ledger(Shown):
@@ -30,7 +30,7 @@ class Ledger(Shown):
     networks: int
     missing: int = 0
     single: tuple[Record, ...] = field(default=(), repr=False)
-    lemma_3: Lemma3Table | None = field(default=None, repr=False)
+    lemma_3: tuple[Curve, ...] = field(default=(), repr=False)
 
     def __iter__(self) -> Iterator[Record]:
         return iter(self.records)

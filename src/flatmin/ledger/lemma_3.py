@@ -34,9 +34,9 @@ import numpy as np
 from flatmin.core.arrays import Float, Whole, Yes
 from flatmin.core.checks import check_count, check_depth, check_positive, check_seed
 from flatmin.core.errors import SettingError
+from flatmin.core.progress import Progress, advancing
 from flatmin.core.statistics import share_interval
 from flatmin.core.threads import over_each, thread_count
-from flatmin.dynamics.descent import Progress
 from flatmin.ledger.lemma_3_draws import STATEMENT, draw_noise, failing, failure_bound
 from flatmin.ledger.record import Record, Verdict
 
@@ -149,18 +149,6 @@ class Curve:
         return float(slack[i]), float(measured[i]), i
 
 
-@dataclass(frozen=True, eq=False)
-class Lemma3Table:
-    """Failure probabilities over a grid of (d, L, s), and which u are admissible."""
-
-    curves: Sequence[Curve]
-
-    def as_records(self) -> list[Record]:
-        """One record per s, because the lemma's constants depend on s."""
-        scales = sorted({curve.s for curve in self.curves})
-        return [_record(s, [one for one in self.curves if one.s == s]) for s in scales]
-
-
 def lemma_3(
     seed: int = 0,
     draws: int | None = None,
@@ -169,15 +157,12 @@ def lemma_3(
     depths: Sequence[int] = DEPTHS,
     scales: Sequence[float] = SCALES,
     us: Sequence[float] = US,
-    noise: float = 1.0,
     threads: int | None = None,
-    progress: Progress | None = None,
-) -> Lemma3Table:
-    """Measure Lemma 3 on a grid; one job for a thread is a block of draws of one (d, L).
+    progress: Progress = None,
+) -> list[Curve]:
+    """Measure Lemma 3 on a grid of (d, L, s); a job for a thread is a block of draws of one (d, L).
 
-    `progress` is called with the number of networks done since the last call, of
-    `network_count(...)` in all. No result depends on the number of threads; `noise` is that of
-    `failing`.
+    `progress` is told the networks just done. No result depends on the number of threads.
     """
     check_seed(seed)
     grid = np.array(sorted(check_positive("u", u) for u in us))
@@ -195,33 +180,33 @@ def lemma_3(
         blocks = [range(i, min(i + size, count)) for i in range(0, count, size)]
         jobs += [(curves, block) for block in blocks]
     longest_first = sorted(jobs, key=lambda job: -len(job[1]) * job[0][0].L * job[0][0].d ** 2)
+    curves = [one for curves, block in jobs if block.start == 0 for one in curves]
     lock = Lock()
 
     def work(job: int, cancelled: Event) -> None:
-        curves, block = longest_first[job]
-        normal = draw_noise(seed, curves[0].d, curves[0].L, block)
-        for curve in curves:
+        drawn, block = longest_first[job]
+        normal = draw_noise(seed, drawn[0].d, drawn[0].L, block)
+        for curve in drawn:
             if cancelled.is_set():
                 return
-            may_fail, fails = failing(normal, curve.s, grid, noise)
+            may_fail, fails = failing(normal, curve.s, grid)
             with lock:
                 curve.at_most[:] += np.count_nonzero(may_fail, axis=0)
                 curve.at_least[:] += np.count_nonzero(fails, axis=0)
-                if progress is not None:
-                    progress(len(block))
+                if advance is not None:
+                    advance(len(block))
 
-    over_each(work, len(longest_first), threads or thread_count())
-    return Lemma3Table([one for curves, block in jobs if block.start == 0 for one in curves])
+    with advancing(progress, "random products", sum(one.draws for one in curves)) as advance:
+        over_each(work, len(longest_first), threads or thread_count())
+    return curves
 
 
-def network_count(
-    draws: int | None = None,
-    dimensions: Sequence[int] = DIMENSIONS,
-    depths: Sequence[int] = DEPTHS,
-    scales: Sequence[float] = SCALES,
-) -> int:
-    """How many networks a table takes, for a progress bar."""
-    return len(depths) * len(scales) * sum(draws or draws_for(d) for d in dimensions)
+def lemma_3_records(curves: Sequence[Curve]) -> list[Record]:
+    """One record per s, because the lemma's constants depend on s."""
+    return [
+        _record(s, [one for one in curves if one.s == s])
+        for s in sorted({curve.s for curve in curves})
+    ]
 
 
 def _record(s: float, curves: list[Curve]) -> Record:

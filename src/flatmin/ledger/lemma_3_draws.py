@@ -44,14 +44,10 @@ def draw_noise(seed: int, d: int, L: int, draws: Iterable[int]) -> Float:
     )
 
 
-def failing(normal: Float, s: float, us: Float, noise: float = 1.0) -> tuple[Yes, Yes]:
-    """Which networks may fail for some theta of the ball of u, and which do: `[draw, u]` each.
-
-    `noise` multiplies the weights' noise and not the s that is claimed for them: other than 1 it
-    makes networks that the lemma is not about.
-    """
+def failing(normal: Float, s: float, us: Float) -> tuple[Yes, Yes]:
+    """Which networks may fail for some theta of the ball of u, and which do: `[draw, u]` each."""
     L, d = normal.shape[1:3]
-    factor = noise * s / np.sqrt(L * d)
+    factor = s / np.sqrt(L * d)
     norms, smallest = log_extremes(normal, factor)
     most, least = norms.max(axis=1)[:, None], smallest.min(axis=1)[:, None]
     may_fail = breaks(most, least, s, d, us, tighter=2.0)

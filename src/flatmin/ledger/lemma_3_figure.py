@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from flatmin.core.figures import BLACK, COLOURS, MARKERS, new_figure, plain_log_ticks
-from flatmin.ledger.lemma_3 import Curve, Lemma3Table
+from flatmin.ledger.lemma_3 import Curve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,7 +19,7 @@ _LEAST = 1e-4
 _MOST = 12.0
 
 
-def lemma_3_figure(table: Lemma3Table) -> Figure:
+def lemma_3_figure(curves: Sequence[Curve]) -> Figure:
     """Failure probability against u, a panel per s; in the last one the smallest u that works.
 
     A line is the share of networks that may fail, and goes on thin as the upper confidence limit
@@ -26,7 +27,7 @@ def lemma_3_figure(table: Lemma3Table) -> Figure:
     are the bound, which says nothing where it is above 1.
     """
     scales, dimensions, depths = (
-        sorted({getattr(one, name) for one in table.curves}) for name in ("s", "d", "L")
+        sorted({getattr(one, name) for one in curves}) for name in ("s", "d", "L")
     )
     count = len(scales) + 1
     rows = -(-count // 2)
@@ -36,16 +37,16 @@ def lemma_3_figure(table: Lemma3Table) -> Figure:
     colours = {d: COLOURS[i % len(COLOURS)] for i, d in enumerate(dimensions)}
     lines = {L: _LINES[i % len(_LINES)] for i, L in enumerate(depths)}
     for panel, s in zip(panels, scales, strict=False):
-        for curve in table.curves:
+        for curve in curves:
             if curve.s == s:
                 _draw(panel, curve, colours[curve.d], lines[curve.L], band=depths[-1] == curve.L)
-        us = table.curves[0].us
+        us = curves[0].us
         panel.axhspan(1.0, _MOST, color="0.94", lw=0, zorder=0)
         panel.text(us[0] * 1.1, 1.25, "bound above 1", fontsize=8, color="0.35")
         panel.set(xlabel="u", ylabel="failure probability", xscale="log", yscale="log")
         panel.set(title=f"s = {s:g}", xlim=(us[0], us[-1]), ylim=(_LEAST, _MOST))
         plain_log_ticks(panel.xaxis)
-    _draw_admissible(panels[count - 1], table, scales, dimensions)
+    _draw_admissible(panels[count - 1], curves, scales, dimensions)
     _add_legend(figure, colours, lines)
     return figure
 
@@ -63,12 +64,12 @@ def _draw(panel: Axes, curve: Curve, colour: str, line: str, band: bool) -> None
 
 
 def _draw_admissible(
-    panel: Axes, table: Lemma3Table, scales: list[float], dimensions: list[int]
+    panel: Axes, curves: Sequence[Curve], scales: list[float], dimensions: list[int]
 ) -> None:
     """The smallest admissible u, and where failures become rare, at the worst depth."""
     for i, s in enumerate(scales):
         marker, colour = MARKERS[i % len(MARKERS)], str(0.5 * i / max(1, len(scales) - 1))
-        groups = [[one for one in table.curves if (one.s, one.d) == (s, d)] for d in dimensions]
+        groups = [[one for one in curves if (one.s, one.d) == (s, d)] for d in dimensions]
         works = [_worst([one.smallest_admissible for one in group]) for group in groups]
         quiet = [_worst([one.quiet_from for one in group]) for group in groups]
         panel.plot(dimensions, works, f"{marker}-", color=colour, ms=6, label=f"s = {s:g}")

@@ -1,31 +1,17 @@
 """S_min against depth: it may fall before it grows, and it is convex in L.
 
-In the notation of `minimal_sharpness`, with q = Sigma^{1/2} w*, for every depth L >= 1
+In the notation of `minimal_sharpness`, with q = Sigma^{1/2} w* (with several outputs, |Qx| for
+|q'x| and |p| = 1), for every depth L >= 1
 
-    S_min(L) = sup_x 2 L (|p|^2 x'Sigma x)^{1/L} |q'x|^{2-2/L} = sup_x 2 |q'x|^2 L exp(c_x / L),
+    S_min(L) = sup_x 2 L (|p|^2 x'Sigma x)^{1/L} |q'x|^{2-2/L},      x a unit vector, q'x != 0,
 
-    c_x = ln( |p|^2 x'Sigma x / |q'x|^2 ),      x a unit vector with q'x != 0.
-
-At least: for any t the form of t Sigma + (L-1) (|p|^2/t)^{1/(L-1)} q q' at x is, by the weighted
-inequality of arithmetic and geometric means, at least L (|p|^2 x'Sigma x)^{1/L} |q'x|^{2-2/L}.
-Attained: at the best t some top eigenvector x has derivative 0 in log t, which is where that
-inequality is an equality. (For L = 1 the supremum is |p|^2 Lam, as it should be.)
-
-Several outputs: |Qx| takes the place of |q'x|, with Q = P* Sigma^{1/2} and |p| = 1.
-
-The second derivative of L exp(c/L) is exp(c/L) c^2 / L^3 >= 0, so S_min is a supremum of convex
-functions of L: convex, whatever the data. It falls up to the flattest depth and grows from there
-on, in the end in proportion to L.
-
-How it moves with |w*|. Multiplying w* by r multiplies S_min(L) by r^{2-2/L}, so depth L + 1 is
-flatter than depth L exactly while |w*| is below
+a supremum of convex functions of L: S_min falls up to the flattest depth and grows from there on.
+Depth L + 1 is flatter than depth L exactly while |w*| is below
 
     n_L = |w*| (S_min(L) / S_min(L+1))^{L(L+1)/2},
 
-a number of Sigma, |p| and the direction of w*. It falls with L, because S_min is convex in L for
-every |w*|; so the smaller w*, the deeper the flattest network. On white data
-S_min = 2 L |w*|^{2-2/L} |p|^{2/L} and n_L = |p| (L/(L+1))^{L(L+1)/2}: |p| times 1/2, 8/27, 0.178,
-0.107, ...; as a function of a real L it is smallest at L = 2 ln(|p|/|w*|) if that is above 1.
+a number of Sigma, |p| and the direction of w*, which falls with L. On white data it is
+|p| (L/(L+1))^{L(L+1)/2}. The proofs: docs/theory/flattest-depth.md.
 """
 
 from __future__ import annotations

@@ -1,27 +1,14 @@
 """What is born at the ceiling: the orbit of period two near the flattest minimiser, on any data.
 
-Let W_0 be the flattest minimiser among chains W_1 = e_1 y', W_k = r e_k e_{k-1}' (Sigma, w* and p
-arbitrary, one output, L >= 2), with sharpness S_min simple and unit eigenvector x. Chains stay
-chains under gradient descent, and among them the minimisers (r_2..r_L free) have a sharpness that
-is least at W_0 only: in the logarithms of r_k it is the largest eigenvalue of a sum of
-exponentials with positive semidefinite matrices, of which x sees each, so strictly convex there.
-
-An orbit of period two is W_+, W_- with W_- = W_+ - eta grad R(W_+) and back: that is, the two
-gradients add up to 0, and their difference is (2/eta)(W_+ - W_-). With W_+- = V +- eps x + O(eps^3)
-and T = D^3R[x, x, .], Q = D^4R[x, x, x, x] at W_0, to the order of eps^2
-
-    H (V - W_0) = -(eps^2/2) T,            S_min + T.(V - W_0) + (eps^2/6) Q = 2/eta.
-
-The first has a solution because T, the gradient of S, is orthogonal to the kernel of H, the tangent
-of the minimisers: **W_0 is the least of S on them**. Elsewhere it has none, and an oscillation
-drifts along the minimisers to lower sharpness. With H^+ the pseudoinverse and c = eta S_min/2,
+Let W_0 be the flattest minimiser, a chain W_1 = e_1 y', W_k = r e_k e_{k-1}' (Sigma, w* and p
+arbitrary, one output, L >= 2), with sharpness S_min simple and unit eigenvector x. At c =
+eta S_min/2 = 1 an orbit of period two is born among chains, W_+- = V +- eps x + O(eps^3), with
 
     eps^2 = (S_min / D) (c - 1) + O((c-1)^2),      D = T'H^+T/2 - Q/6,
 
-and both points have the excess risk S_min eps^2/2 to this order. If D > 0 the orbit exists above
-the ceiling and is stable among chains (a supercritical flip: the other multipliers are 1 - eta
-lambda_i inside the unit circle, and 1 - O(eps^2) along the minimisers); if D < 0 it exists below,
-and is unstable.
+T = D^3R[x, x, .] and Q = D^4R[x, x, x, x] at W_0 and H^+ the pseudoinverse; both points have the
+excess risk S_min eps^2/2 to this order. If D > 0 it exists above the ceiling and is stable among
+chains; if D < 0 it exists below, and is unstable. The proof: docs/theory/flip-at-the-ceiling.md.
 
 The derivatives. The layers 2..L of W_0 are equal and so are their entries in x and T, so that with
 s = sqrt(L-1) r a chain is (y, s), in the metric of the weights, w = P(s) y,

@@ -1,39 +1,26 @@
 """Above the ceiling: how gradient descent oscillates where it cannot settle.
 
-**One mode.** Let Sigma w* = a w* with Lam <= L a (white data, for example), and take a balanced
-chain W_1 = |w*|^{1/L} u e_1 v', W_k = |w*|^{1/L} u e_k e_{k-1}' with |p| = 1, unit vectors e_k and
-v = w*/|w*|. Then w = u^L w*, the gradient of every layer is 2 a |w*|^{2-1/L} (u^L - 1) u^{L-1}
-times the same dyad, so that the chain stays a chain, and a step is the map of one number
+**One mode** (proof: docs/theory/period-two-orbit.md). Let Sigma w* = a w* with Lam <= L a (white
+data, for example). On balanced chains along w* with w = u^L w* a step is the map of one number
 
     u <- u - (2c/L) (u^{2L-1} - u^{L-1}),        c = eta S_min / 2,
 
-because S_min = 2 L a |w*|^{2-2/L}: where Sigma w* = a w*, t Sigma + (L-1) t^{-1/(L-1)} q q' has
-the eigenvalues t lambda_i and, along w*, a (t + (L-1) t^{-1/(L-1)} |w*|^2), least at
-t_0 = |w*|^{2-2/L} with value L a t_0, which is the largest if Lam <= L a.
-
-**Its orbit of period two**, u and z u with z > 1. Sum and difference of its two steps are
+and its orbit of period two, u and z u with z > 1, has
 
     u^L (1 + z^{2L-1}) = 1 + z^{L-1},            z = 1 + (2c/L) u^{L-2} (1 - u^L),
 
-which is what Ghosh et al. (2025, arXiv 2502.20531) find for one mode (their loss has a factor 1/2).
-So z is a parameter: u and c are functions of it, c = 1 at z = 1. For L = 2, z + 1/z = 1 + c.
+as Ghosh et al. (2025, arXiv 2502.20531) find for one mode (their loss has a factor 1/2). So z is a
+parameter: u and c are functions of it, c = 1 at z = 1. For L = 2, z + 1/z = 1 + c.
 
-**Oscillating balances the layers.** In any chain W_1 = e_1 y', W_k = r_k e_k e_{k-1}', k >= 2, on
-any data, a step is r_k <- r_k - eta g/r_k with g = 2 (w - w*)' Sigma w the same for all k >= 2
-(the gradient of r_k is that of R along w, which is proportional to r_k). Squaring,
+**Oscillating balances the layers** (proof: docs/theory/oscillation-balances.md). In any chain
+W_1 = e_1 y', W_k = r_k e_k e_{k-1}', on any data, with g = 2 (w - w*)' Sigma w, a step makes
 
-    r_j'^2 - r_k'^2 = (r_j^2 - r_k^2) (1 - (eta g / (r_j r_k))^2),
+    r_j'^2 - r_k'^2 = (r_j^2 - r_k^2) (1 - (eta g / (r_j r_k))^2),       j, k >= 2.
 
-exactly. So every step on which 0 < eta |g| < sqrt(2) r_j r_k brings layers j and k closer to
-balance, and a larger one throws them apart. If they are nearly balanced the factor is m (2 - m),
-with m = r'/r the factor of the step. Along an orbit that stays bounded and away from 0 the mean of
-log |m| is 0, so that the transverse Lyapunov exponent is the mean of log |2 - m|; on an orbit of
-period two with ratio z the factor over a period is (2 - z)(2 - 1/z) = 5 - 2 (z + 1/z), inside the
-unit circle for 2 < z + 1/z < 3.
-The same factors, m and 2 - m, belong to turning the common unit vector of two layers together,
-which changes nothing, and apart: balance and alignment are lost together.
-
-All pairs of layers 1..L are meant where w* is an eigenvector of Sigma and y is along it.
+Near balance the factor is m (2 - m) with m = r'/r, and on an orbit of period two with ratio z it
+is (2 - z)(2 - 1/z) = 5 - 2 (z + 1/z) over a period. The same factors belong to turning the common
+unit vector of two layers together, which changes nothing, and apart. Where w* is an eigenvector of
+Sigma and y is along it, all pairs of layers 1..L are meant.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from flatmin.data.tables.arrays import array_table, numbers
 from flatmin.data.tables.named import frame_table, named_arrays_table, npz_table
 from flatmin.data.tables.parquet import parquet_table
 from flatmin.data.tables.source import place_of
-from flatmin.data.tables.table import PathLike, Reading, Table
+from flatmin.data.tables.table import Names, PathLike, Reading, Table
 from flatmin.data.tables.text import text_table
 
 Source = PathLike | Mapping[str, npt.ArrayLike] | npt.ArrayLike
@@ -28,9 +28,9 @@ PACKED = (".csv", ".tsv", ".tab")
 SUFFIXES = (*PACKED, ".parquet", ".pq", ".npz")
 
 
-def table_of(source: Any, reading: Reading) -> Table:
+def table_of(source: Any, reading: Reading, names: Names | None = None) -> Table:
     """The table in whatever was given: a path; a frame or a dictionary of arrays, and names of
-    targets; or X and y (as the target), arrays or frames."""
+    targets; or X and y (as the target), arrays or frames, and `names` for columns of an array."""
     if isinstance(source, str | os.PathLike):
         return open_table(source, reading)
     target: Any = reading.target
@@ -57,7 +57,7 @@ def table_of(source: Any, reading: Reading) -> Table:
         raise DataError(
             f"the target {target!r} is a name, but columns of an array have none; expected y itself"
         )
-    return array_table(source, target, replace(reading, target=()))
+    return array_table(source, target, replace(reading, target=names or ()))
 
 
 def _columns_of(y: Any) -> dict[str, Any]:
