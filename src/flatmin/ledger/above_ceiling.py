@@ -40,7 +40,6 @@ NEVER = 1e-300
 
 
 @statement(
-    "period-two-orbit",
     "The orbit of one mode",
     "|u/predicted - 1|",
     "one output, L >= 2, w* an eigenvector of Sigma with Lam <= L a",
@@ -72,7 +71,6 @@ def period_two_orbit(runs: Evidence) -> Record:
 
 
 @statement(
-    "flip-at-the-ceiling",
     "An orbit is born at 2/S_min",
     {"amplitude": "|ε²/predicted - 1|", "below it settles": "width left"},
     "one output, L >= 2, S_min simple and D > 0",
@@ -116,7 +114,6 @@ def flip_at_the_ceiling(runs: Evidence) -> list[Record]:
 
 
 @statement(
-    "oscillation-balances",
     "Oscillating balances layers",
     {"factor": "error of the factor", "balances": "|r_2² - r_3²|"},
     "one output, L >= 3",
@@ -160,7 +157,6 @@ def oscillation_balances(runs: Evidence) -> list[Record]:
 
 
 @statement(
-    "flow-sharpness-falls",
     "The flow's sharpness falls",
     "sharpness the flow reaches",
     "scalar networks with the data's a and |w*|, L >= 2, eta |g| <= |w_i w_j|",
@@ -194,11 +190,7 @@ def flow_sharpness_falls(runs: Evidence) -> Record:
 
 
 @statement(
-    "one-neuron-bounds",
-    "Around the limit of tiny weights",
-    "limit of the sharpness",
-    "one output, L >= 2",
-    once=True,
+    "Around the limit of tiny weights", "limit of the sharpness", "one output, L >= 2", once=True
 )
 def one_neuron_bounds(runs: Evidence) -> list[Record]:
     """lambda_max(Sigma + (L-1) z z') lies between Lam + (L-1) z_1^2 and Lam + (L-1) |z|^2: this is,

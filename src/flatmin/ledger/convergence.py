@@ -17,7 +17,6 @@ from flatmin.theory.roots import root
 
 
 @statement(
-    "lemma-8",
     "Risk and gradient of w",
     {"lower": "|∇R¹(w)|²", "upper": "|∇R¹(w)|²", "identity": "error of the identity"},
     "linear network",
@@ -58,7 +57,7 @@ def _identity(runs: Evidence, samples: Samples) -> Record:
     )
 
 
-@statement("gradient-sandwich", "Gradient between two products", "|∇_k R|²", "linear network")
+@statement("Gradient between two products", "|∇_k R|²", "linear network")
 def gradient_sandwich(runs: Evidence) -> list[Record]:
     """Section 5: for every layer, with Pi_{L:k} = W_L...W_k and Pi_{k:1} = W_k...W_1,
 
@@ -116,11 +115,7 @@ def pl_constant(
 
 
 @statement(
-    "theorem-3",
-    "Polyak-Lojasiewicz inequality",
-    "|∇R|²",
-    "gradient flow, d_L = 1, p = 1, (A1)",
-    flow=True,
+    "Polyak-Lojasiewicz inequality", "|∇R|²", "gradient flow, d_L = 1, p = 1, (A1)", flow=True
 )
 def theorem_3(runs: Evidence) -> Record:
     """Theorem 3: |grad R|^2 >= mu (R - R_min) for t >= 1, with the mu of `pl_constant`.
@@ -152,7 +147,7 @@ def theorem_3(runs: Evidence) -> Record:
     )
 
 
-@statement("lemma-7", "Exponential decay", "R - R_min", FLOW, flow=True)
+@statement("Exponential decay", "R - R_min", FLOW, flow=True)
 def lemma_7(runs: Evidence) -> list[Record]:
     """Lemma 7: if |grad R|^2 >= mu (R - R_min) from time 0 on, then
     R(t) - R_min <= (R(0) - R_min) exp(-mu t) under gradient flow.

@@ -23,7 +23,7 @@ NORM_ERROR = 1e-6
 FACTORS = 10.0 ** np.arange(0.0, 3.5, 0.5)
 
 
-@statement("theorem-1", "Bounds on S_min, |p| = 1", "S_min")
+@statement("Bounds on S_min, |p| = 1", "S_min")
 def theorem_1(runs: Evidence) -> list[Record]:
     """Theorem 1 (|p| = 1): 2 |w*|^{2-2/L} L a <= S_min
     <= 2 |w*|^{2-2/L} sqrt((2L-1) Lam^2 + (L-1)^2 a^2)."""
@@ -35,7 +35,6 @@ def theorem_1(runs: Evidence) -> list[Record]:
 
 
 @statement(
-    "theorem-2",
     "Bounds on S_min, any p",
     {"lower": "S_min", "upper": "S_min", "any minimiser": "sharpness S(W)"},
     "one output",
@@ -88,7 +87,7 @@ def _minimisers(runs: Evidence) -> str:
     return f"a minimiser: {np.count_nonzero(runs.settled)} of {len(runs)} runs settled"
 
 
-@statement("exact-minimal-sharpness", "S_min as a convex problem", "sharpness S", "linear network")
+@statement("S_min as a convex problem", "sharpness S", "linear network")
 def exact_minimal_sharpness(runs: Evidence) -> Record:
     """No minimiser is flatter than S_min = min_t 2 lambda_max(t Sigma + (L-1) (|p|^2/t)^{1/(L-1)}
     q q'); with several outputs, than min_t 2 lambda_max(t Sigma + (L-1) t^{-1/(L-1)} Q'Q)."""
@@ -96,11 +95,7 @@ def exact_minimal_sharpness(runs: Evidence) -> Record:
     return _of_minimisers(runs, runs.least_sharpness)
 
 
-@statement(
-    "flattest-minimiser",
-    "A minimiser with S = S_min",
-    {"sharpness": "|S - S_min|", "minimiser": "|w - w*|"},
-)
+@statement("A minimiser with S = S_min", {"sharpness": "|S - S_min|", "minimiser": "|w - w*|"})
 def flattest_minimiser(runs: Evidence) -> list[Record]:
     """The explicit chain, of rank one or of the rank of P*, is a minimiser and its sharpness is
     S_min, not just near it."""
@@ -132,7 +127,7 @@ def flattest_minimiser(runs: Evidence) -> list[Record]:
     ]
 
 
-@statement("rescaling", "Sharpness has no limit", "sharpness S(W_C)")
+@statement("Sharpness has no limit", "sharpness S(W_C)")
 def rescaling(runs: Evidence) -> Record:
     """Section 3: W_C = (C W_1, W_2/C, W_3, ..., W_L) computes the same function as the minimiser W,
     and S(W_C) >= 2 a |w*|^{2-1/L} |p|^{1/L} C / |W_2|_F, which has no limit."""

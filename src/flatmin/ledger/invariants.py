@@ -15,7 +15,7 @@ FLOW = "gradient flow of a linear network"
 PLAIN = f"{FLOW}, d_L = 1 and p = 1"
 
 
-@statement("lemma-1", "Balance is conserved", "drift |D_k(t) - D_k(0)|", FLOW, flow=True)
+@statement("Balance is conserved", "drift |D_k(t) - D_k(0)|", FLOW, flow=True)
 def lemma_1(runs: Evidence) -> Record:
     """Lemma 1: D_k = W_{k+1}' W_{k+1} - W_k W_k' is constant in time under gradient flow.
 
@@ -45,7 +45,6 @@ def drift_bound(runs: Evidence) -> Float:
 
 
 @statement(
-    "lemma-2",
     "Rank one, equal norms, alignment",
     {
         "equal norms": "max σ_k² - min σ_k²",

@@ -37,7 +37,6 @@ _ROUNDING = 1e-12
 
 
 @statement(
-    STATEMENT,
     "Perturbed products",
     {"norm": "max_k |V_k...V_1|", "smallest singular value": "min_k σ_min(V_k...V_1)"},
     "square layers whose products have singular values above 0",

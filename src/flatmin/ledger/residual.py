@@ -56,7 +56,7 @@ def sharpness_ratio(runs: Evidence) -> Float:
     return np.where(runs.settled, ratio, np.nan)
 
 
-@statement("theorem-4", "Residual flow converges", _THETA, WORDS, sweep=True)
+@statement("Residual flow converges", _THETA, WORDS, sweep=True)
 def theorem_4(cases: Sequence[Evidence]) -> list[Record]:
     """Theorem 4: from W_k(0) = I + s/sqrt(Ld) N_k with R(W(0)) - R_min small, gradient flow
     converges to W_k(0) + theta_k/L with |theta_k|_F bounded by a number that depends on s only."""
@@ -64,7 +64,7 @@ def theorem_4(cases: Sequence[Evidence]) -> list[Record]:
     return _bounded_theta(_residual(cases, one_output=True, why=why))
 
 
-@statement("theorem-5", "Several outputs", _THETA, WORDS, sweep=True)
+@statement("Several outputs", _THETA, WORDS, sweep=True)
 def theorem_5(cases: Sequence[Evidence]) -> list[Record]:
     """Theorem 5: Theorem 4 for several outputs, P = W_L...W_1 without p."""
     several = "several outputs (here 1)" if cases[0].one_output else ""
@@ -73,7 +73,6 @@ def theorem_5(cases: Sequence[Evidence]) -> list[Record]:
 
 
 @statement(
-    "corollary-3",
     "Sharpness, residual start",
     {"lower": "sharpness S", "bounded": "(S/S_min) / (Λ/λ)"},
     WORDS,

@@ -15,7 +15,6 @@ from flatmin.theory.progressive_sharpening import balanced_sharpness
 
 
 @statement(
-    "progressive-sharpening",
     "Sharpness on the way",
     {"closed": "|S - closed form|", "floor": "sharpness S"},
     "one output, L >= 2",

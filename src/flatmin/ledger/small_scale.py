@@ -46,9 +46,7 @@ def assumptions(runs: Evidence) -> tuple[Yes, str, str]:
     return np.asarray(met), f"gradient flow, {one}; {two}", why
 
 
-@statement(
-    "corollary-1", "Layer norms at the end", "largest singular value σ_k", HYPOTHESIS, flow=True
-)
+@statement("Layer norms at the end", "largest singular value σ_k", HYPOTHESIS, flow=True)
 def corollary_1(runs: Evidence) -> list[Record]:
     """Corollary 1: from some time on, (|w*|/2)^{1/L} <= sigma_k <= (2 |w*|)^{1/L}."""
     need(runs, plain=True, measured=["excess_risk", "gradient"], final=["spectral_norm"])
@@ -66,7 +64,7 @@ def corollary_1(runs: Evidence) -> list[Record]:
     )
 
 
-@statement("corollary-2", "Sharpness, small start", "sharpness S", HYPOTHESIS, flow=True)
+@statement("Sharpness, small start", "sharpness S", HYPOTHESIS, flow=True)
 def corollary_2(runs: Evidence) -> list[Record]:
     """Corollary 2: 1 <= S/S_min <= 4 Lam/lam at the end, through S <= 8 L Lam |w*|^{2-2/L}."""
     need(runs, plain=True, measured=["excess_risk", "gradient"])
@@ -83,7 +81,6 @@ def corollary_2(runs: Evidence) -> list[Record]:
 
 
 @statement(
-    "vanishing-scale-limit",
     "Where tiny weights end",
     "|S/limit - 1|",
     "gradient flow from small weights at several scales, d_L = 1, p = 1",

@@ -18,7 +18,7 @@ KICK = 1e-7
 STEPS = 60
 
 
-@statement("edge", "S_min <= S <= 2/eta", "sharpness S", "gradient descent that settled")
+@statement("S_min <= S <= 2/eta", "sharpness S", "gradient descent that settled")
 def edge(runs: Evidence) -> list[Record]:
     """The talk: after gradient descent has settled, S_min <= S(W) <= 2/eta.
 
@@ -40,10 +40,7 @@ def edge(runs: Evidence) -> list[Record]:
 
 
 @statement(
-    "linear-stability",
-    "Stable only below 2/eta",
-    "growth a step",
-    "a minimiser of a linear network, one output",
+    "Stable only below 2/eta", "growth a step", "a minimiser of a linear network, one output"
 )
 def linear_stability(runs: Evidence) -> list[Record]:
     """Section 1: a minimiser is linearly stable for gradient descent only if eta <= 2/S.

@@ -80,11 +80,17 @@ class Statement:
 
 
 def statement(
-    id: str, title: str, quantity: str | dict[str, str], hypothesis: str = "", **kind: bool
+    title: str, quantity: str | dict[str, str], hypothesis: str = "", **kind: bool
 ) -> Callable[[Callable[[Any], Record | list[Record]]], Statement]:
-    """Make a statement of the function below, which judges it."""
-    given = {"id": id, "title": title, "quantity": quantity, "hypothesis": hypothesis}
-    return lambda judge: Statement(judge=judge, **given, **kind)  # type: ignore[arg-type]
+    """Make a statement of the function below, which judges it and names it."""
+
+    def named(judge: Callable[[Any], Record | list[Record]]) -> Statement:
+        id = judge.__name__.replace("_", "-")
+        return Statement(
+            id=id, title=title, quantity=quantity, hypothesis=hypothesis, judge=judge, **kind
+        )
+
+    return named
 
 
 def lacks(

@@ -13,13 +13,7 @@ from flatmin.ledger.sharpening import progressive_sharpening
 from flatmin.ledger.statement import NotApplicable, Statement, statement
 
 
-@statement(
-    "lemma-3",
-    "Products stay well conditioned",
-    "failure probability",
-    "random matrices",
-    sweep=True,
-)
+@statement("Products stay well conditioned", "failure probability", "random matrices", sweep=True)
 def lemma_3(cases: Sequence[Evidence]) -> list[Record]:
     # About random matrices, not runs: `ledger.lemma_3` draws them.
     raise NotApplicable("random matrices: see the preset residual", "not measured")
