@@ -33,8 +33,7 @@ def atlas(
     basins: Annotated[
         bool,
         typer.Option(
-            "--basins/--no-basins",
-            help="Also tell the fate of networks drawn at random; or not.",
+            "--basins/--no-basins", help="Also tell the fate of networks drawn at random; or not."
         ),
     ] = True,
     init: Annotated[str, typer.Option(help="Their initialisation.")] = "pytorch",

@@ -21,8 +21,7 @@ def predict(
         list[int] | None, typer.Option(help="Depths to compare, such as 2,5,10.")
     ] = None,
     figure: Annotated[
-        str | None,
-        typer.Option(help="Draw S_min against depth here; with --measure, the curve."),
+        str | None, typer.Option(help="Draw S_min against depth here; with --measure, the curve.")
     ] = None,
     measure: Annotated[
         bool | None,
@@ -49,8 +48,7 @@ def predict(
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the initial weights.")] = 0,
     certificate: Annotated[
-        str | None,
-        typer.Option(help="Write S_min here with a proof, for `flatmin verify`."),
+        str | None, typer.Option(help="Write S_min here with a proof, for `flatmin verify`.")
     ] = None,
     json: options.Json = False,
 ) -> None:

@@ -45,11 +45,7 @@ def sharpness_gradient(
 
 
 def slope_along(
-    regression: Regression,
-    architecture: Architecture,
-    flat: Float,
-    vectors: Float,
-    terms: int,
+    regression: Regression, architecture: Architecture, flat: Float, vectors: Float, terms: int
 ) -> Float:
     """The first coefficients of d/ds R(W + s U), a polynomial in s, as `[network, terms]`."""
     b = np.broadcast_to(architecture.p, (len(flat), 1, architecture.p.size))

@@ -3,13 +3,14 @@
 Lanczos from a unit vector q_1 gives q_{m+1} = p_m(H) q_1, p_m(x) = det(x - T_m)/prod_j beta_j,
 and |q_{m+1}| = 1. With u the top eigenvector, p_m(lambda_1) (u.q_1) is a coordinate of q_{m+1}, so
 
-    p_m(lambda_1) <= 1 / |u.q_1|,      P(|u.q_1| <= t) <= t sqrt(2n/pi)
+    p_m(lambda_1) <= 1 / |u.q_1|.
 
-for q_1 uniform on the sphere of R^n, whatever u is: for n >= 3 a coordinate's density is largest at
-0, where it is G(n/2) / (sqrt(pi) G((n-1)/2)) <= sqrt(n/2pi) with the gamma function G; for n = 2
-the chance is (2/pi) arcsin t <= t, for n = 1 it is 0. Beyond the largest Ritz value theta, p_m
-grows from 0, steeply once theta has converged: with t = chance sqrt(pi/(2n)) this bounds
-lambda_1 - theta but for that chance, over the choice of the start.
+Beyond the largest Ritz value theta, p_m grows from 0, steeply once theta has converged, so this
+bounds lambda_1 - theta: by about residual |s_1| / |u.q_1|, with s_1 the Ritz vector's share of q_1.
+For q_1 uniform on the sphere of R^n, whatever u is, P(|u.q_1| <= t) <= t sqrt(2n/pi): for n >= 3
+a coordinate's density is largest at 0, where it is G(n/2) / (sqrt(pi) G((n-1)/2)) <= sqrt(n/2pi)
+with the gamma function G; for n = 2 the left side is (2/pi) arcsin t <= t, for n = 1 it is 0. With
+t = chance sqrt(pi/(2n)) the end is wrong with at most that chance, over the choice of the start.
 
 The start comes from a seed, the same for every network of a dimension. Two passes of
 reorthogonalisation keep T_m that of a Hessian within rounding of the true one; the bound on that

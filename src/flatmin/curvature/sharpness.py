@@ -22,12 +22,7 @@ from flatmin.core.arrays import Float, Yes
 from flatmin.core.checks import check_choice, check_count, check_positive
 from flatmin.core.errors import SettingError
 from flatmin.core.seeds import generator
-from flatmin.curvature.interval import (
-    bounded_above,
-    linear_interval,
-    linear_spectrum,
-    searched,
-)
+from flatmin.curvature.interval import bounded_above, linear_interval, linear_spectrum, searched
 from flatmin.curvature.lanczos import lanczos
 from flatmin.curvature.linear import LinearHessian
 from flatmin.curvature.multivariate import MultivariateHessian
@@ -211,11 +206,7 @@ def _nonlinear(
 
 
 def _iterated(
-    hessian: Hessian,
-    method: str,
-    tolerance: float,
-    max_products: int,
-    start: Float | None,
+    hessian: Hessian, method: str, tolerance: float, max_products: int, start: Float | None
 ) -> Sharpness:
     guess = hessian.guess() if start is None else hessian.restrict(start)
     if guess is not None and method != "lanczos" and start is None:

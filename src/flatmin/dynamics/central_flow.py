@@ -75,12 +75,7 @@ class CentralFlow(Method):
         return Rule(cost=100.0)
 
     def run(
-        self,
-        problem: Problem,
-        ensemble: Ensemble,
-        *,
-        steps: ArrayLike,
-        **options: Unpack[Options],
+        self, problem: Problem, ensemble: Ensemble, *, steps: ArrayLike, **options: Unpack[Options]
     ) -> Outcome:
         """Every network of an ensemble, to its end."""
         total = int(np.broadcast_to(steps, len(ensemble)).sum())

@@ -146,11 +146,7 @@ def calming(high: Float, stride: int, goal: float) -> Ending:
 
 
 def flow_endings(
-    settled: Yes,
-    excess: Float,
-    gradient: Float,
-    time: Float,
-    idle: Yes,
+    settled: Yes, excess: Float, gradient: Float, time: Float, idle: Yes
 ) -> NDArray[np.str_]:
     """States of gradient flows: d(excess)/dt = -|grad|^2."""
     slow = time * gradient**2 < 1e-3 * excess

@@ -115,12 +115,7 @@ class Method:
         return replace(self, learning_rate=rate)  # type: ignore[type-var]
 
     def run(
-        self,
-        problem: Problem,
-        ensemble: Ensemble,
-        *,
-        steps: ArrayLike,
-        **options: Unpack[Options],
+        self, problem: Problem, ensemble: Ensemble, *, steps: ArrayLike, **options: Unpack[Options]
     ) -> Outcome:
         """Every network of an ensemble, to its end."""
         rate = self.resolved(problem.regression(), ensemble.architecture).learning_rate
@@ -164,12 +159,7 @@ class GradientFlow(Method):
         return Rule(reach=np.inf, cost=float(SIZE))
 
     def run(
-        self,
-        problem: Problem,
-        ensemble: Ensemble,
-        *,
-        steps: ArrayLike,
-        **options: Unpack[Options],
+        self, problem: Problem, ensemble: Ensemble, *, steps: ArrayLike, **options: Unpack[Options]
     ) -> Outcome:
         """Every network of an ensemble, to its end; all have one limit of steps."""
         from flatmin.dynamics.flow import flow  # with SciPy's integrators, half a second

@@ -6,6 +6,7 @@ the sharpness at both ends, and returns a report that prints, saves and serialis
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -308,13 +309,15 @@ def train(
     steps: int = 10_000,
     learned_at: float = LEARNED_AT,
     record_every: int | None = None,
+    quantities: Sequence[str] | None = None,
     progress: Progress = None,
     advice: Advice | None = None,
 ) -> Training:
     """One run by a method.
 
     `method` is one of `methods`, or a learning rate (a number or such as "0.5critical") says that
-    it is gradient descent. `advice` is what the rate was taken from, to be shown with the run.
+    it is gradient descent. All `quantities` that such networks have are recorded unless some are
+    named. `advice` is what the rate was taken from, to be shown with the run.
 
     >>> from flatmin.data.sets import paper_samples
     >>> run = train(paper_samples(), Architecture.mlp(5, 10), learning_rate=0.02, steps=5000)
@@ -331,7 +334,7 @@ def train(
     every = record_every or max(1, 1 if method.continuous else steps // RECORDS)
     recording = Recording(
         every,
-        recordable(architecture),
+        recordable(architecture) if quantities is None else quantities,
         sharpness_steps=sharpness_steps(architecture, every, steps),
         most=None if record_every else FLOW_RECORDS,
     )

@@ -32,26 +32,22 @@ except ImportError as error:
 from flatmin.core.arrays import Float
 from flatmin.core.checks import check_choice, check_count, check_depth, check_nonnegative
 from flatmin.core.errors import NothingToLearn, SettingError
-from flatmin.curvature import sharpness
 from flatmin.data.regression import Regression
 from flatmin.dynamics.advice import advise
-from flatmin.dynamics.descent import descend
 from flatmin.dynamics.endings import LEARNED_AT, State, check_share
-from flatmin.dynamics.outcome import Outcome
-from flatmin.dynamics.recording import Recording
+from flatmin.dynamics.training import Training, train
 from flatmin.network.architecture import Architecture
 from flatmin.network.initialisation import (
     DEFAULT_INIT,
     DEFAULT_SCALE,
     INITIALISATIONS,
     architecture_for,
-    initialise,
 )
-from flatmin.theory.prediction import check_rate, predict, resolve_rate
+from flatmin.theory.prediction import check_rate, predict
 
 STEPS = 10_000
-# At so many steps, what costs little beside a step: layers of wide networks do not.
-_RECORDS, _RECORDED = 200, ("excess_risk", "distance", "gradient", "sharpness")
+# What costs little beside a step: layers of wide networks do not.
+_RECORDED = ("excess_risk", "distance", "gradient", "sharpness")
 _HALVINGS = 80  # of a rate before giving up
 
 
@@ -187,24 +183,25 @@ class DeepLinearRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             self.init, regression, self.depth, width=self.width, seed=seed
         )
         ceiling = predict(regression, self.depth, architecture.output_norm).critical_rate
-        rate, outcome, reason = self._descended(regression, architecture, seed, ceiling)
+        done, reason = self._descended(regression, architecture, seed, ceiling)
+        outcome = done.outcome
         weights = outcome.ensemble[0]
         self._keep(
             weights=weights,
-            sharpness=float(sharpness(regression, outcome.ensemble)[0].value),
+            sharpness=float(done.final_sharpness.value),
             critical_rate=ceiling,
-            learning_rate=rate,
+            learning_rate=done.learning_rate,
             n_iter=int(outcome.steps[0]),
-            learned=bool(outcome.learned[0]),
-            state=str(outcome.state[0]),
-            history=outcome.trace,
+            learned=done.learned,
+            state=done.state,
+            history=done.trace,
         )
         if not self.learned_:
             share = outcome.excess_risk[0] / regression.excess_at_zero
             trouble = (
                 f"The network has not learned: after {self.n_iter_} steps at learning rate "
-                f"{rate:.4g} it is {self.state_} with {share:.2g} of the excess risk of w = 0. "
-                f"{reason}"
+                f"{self.learning_rate_:.4g} it is {self.state_} with {share:.2g} of the excess "
+                f"risk of w = 0. {reason}"
             )
             warnings.warn(trouble.rstrip(), ConvergenceWarning, stacklevel=3)
         return reduce(lambda product, layer: layer @ product, [*weights, architecture.output_map])
@@ -216,43 +213,38 @@ class DeepLinearRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     def _descended(
         self, regression: Regression, architecture: Architecture, seed: int, ceiling: float
-    ) -> tuple[float, Outcome, str]:
-        """A rate at which the run did not diverge, and the run: the rate given, the one advised, or
-        the first that is stable, then with the reason why none was advised."""
-        start = initialise(architecture, self.init, self.scale, seed, [("train",)], regression)
+    ) -> tuple[Training, str]:
+        """A run that did not diverge: at the rate given, the one advised, or the first that is
+        stable, then with the reason why none was advised."""
+        start: Any = {"init": self.init, "scale": self.scale, "seed": seed}
+        start["learned_at"] = self.learned_at
 
-        def run(rate: float, steps: int) -> Outcome | None:
-            recording = Recording(max(1, steps // _RECORDS), _RECORDED)
-            done = descend(
-                regression, start, rate, steps, learned_at=self.learned_at, recording=recording
-            )
-            return None if done.count(State.DIVERGED) else done
+        def run(rate: float | str, steps: int) -> tuple[Training, bool]:
+            how: Any = {"learning_rate": rate, "steps": steps, "quantities": _RECORDED}
+            done = train(regression, architecture, **start, **how)
+            return done, done.state != State.DIVERGED
 
         if self.learning_rate is not None:
-            norm = architecture.output_norm
-            rate = resolve_rate(self.learning_rate, regression, self.depth, norm)
-            done = run(rate, self.max_steps or STEPS)
-            if done is None:
+            done, stable = run(self.learning_rate, self.max_steps or STEPS)
+            if not stable:
                 raise SettingError(
-                    f"learning_rate {rate:g} makes gradient descent diverge; the critical rate is "
-                    f"{ceiling:.4g} at depth {self.depth}, and learning_rate=None chooses one"
+                    f"learning_rate {done.learning_rate:g} makes gradient descent diverge; the "
+                    f"critical rate is {ceiling:.4g} at depth {self.depth}, and learning_rate=None "
+                    "chooses one"
                 )
-            return rate, done, ""
-        advice = advise(
-            regression, architecture, self.init, self.scale, learned_at=self.learned_at, seed=seed
-        )
+            return done, ""
+        advice = advise(regression, architecture, **start)
         why = advice.reason
         if advice.learning_rate is not None:
             assert advice.steps is not None
-            done = run(advice.learning_rate, self.max_steps or max(STEPS, advice.steps))
-            if done is not None:
-                return advice.learning_rate, done, ""
+            done, stable = run(advice.learning_rate, self.max_steps or max(STEPS, advice.steps))
+            if stable:
+                return done, ""
             why = f"The tested learning rate {advice.learning_rate:.4g} diverged here."
         for halvings in range(1, _HALVINGS):
-            rate = ceiling / 2.0**halvings
-            done = run(rate, self.max_steps or STEPS)
-            if done is not None:
-                return rate, done, why
+            done, stable = run(ceiling / 2.0**halvings, self.max_steps or STEPS)
+            if stable:
+                return done, why
         raise SettingError(
             f"from init {self.init} (scale {self.scale:g}) gradient descent diverges at every "
             "learning rate; lower the scale"

@@ -26,7 +26,6 @@ FIGURE = "beyond-sharpening-explained"
 
 def moves(study: StudyTables) -> pd.DataFrame:
     """Every move of the runs that settled: depth, scale, its logarithm and that of the form."""
-    assert study.traces is not None
     kept = study.rows[study.rows["state"] == "settled"].set_index("run")
     parts = []
     for run, trace in study.traces.dropna(subset=["sharpness"]).groupby("run"):
@@ -45,7 +44,6 @@ def moves(study: StudyTables) -> pd.DataFrame:
 
 def ratios(study: StudyTables) -> pd.DataFrame:
     """Sharpness over the form at the end of each run that settled."""
-    assert study.traces is not None
     kept = study.rows[study.rows["state"] == "settled"].set_index("run")
     last = study.traces.dropna(subset=["sharpness"]).sort_values("step").groupby("run").last()
     form = last["balanced_sharpness"].map(lambda pair: pair[0])
