@@ -71,30 +71,20 @@ def descend(data: Regression, matrices, rate: float, steps: int):
 
 
 @pytest.mark.parametrize(("depth", "alignment"), [(1, "spread"), (3, "spread"), (3, "weak")])
-@pytest.mark.parametrize("share", [1.0, 0.5])
-def test_descent_takes_as_many_steps(depth, alignment, share):
+def test_descent_takes_as_many_steps(depth, alignment):
     """From a small displacement, past the faster directions, the risk falls by 1000 in so many."""
     data = spectrum_samples(
         n=40, d=3, condition_number=30.0, alignment=alignment, seed=2
     ).regression()
     network = Architecture.mlp(3, depth)
-    rate = share / minimal_sharpness(data, depth).exact
-    expected = descent_steps(data, depth, learning_rate=rate)
+    rate = 1.0 / minimal_sharpness(data, depth).exact
+    expected = descent_steps(data, depth)
     rng = np.random.default_rng(0)
     start = [w + 1e-4 * rng.standard_normal(w.shape) for w in flattest_minimiser(data, network)]
     excess = descend(data, start, rate, 3 * math.ceil(expected))
     begin = math.ceil(expected)
     taken = int(np.argmax(excess[begin:] < excess[begin] / 1e3))
     assert taken == pytest.approx(expected, rel=0.02, abs=1)
-
-
-def test_half_the_critical_rate_is_meant_and_above_it_nothing_contracts():
-    data = spectrum_samples(n=40, d=3, condition_number=30.0, seed=2).regression()
-    sharpest = minimal_sharpness(data, 4).exact
-    assert descent_steps(data, 4) == descent_steps(data, 4, learning_rate=1 / sharpest)
-    assert descent_steps(data, 4, learning_rate=2.01 / sharpest) == math.inf
-    near = descent_steps(data, 4, learning_rate=1.999999 / sharpest)
-    assert near == pytest.approx(math.log(1e3) / 2e-6, rel=1e-3)  # the sharp direction is slow
 
 
 def test_the_note_appears_where_descent_is_slow():

@@ -103,7 +103,8 @@ def _print_table(block: Listing, console: Console) -> None:
     columns = [tuple(column) for column in zip(block.heads, *block.rows, strict=True)]
     columns, left_out = _fitted(block, columns, console)
     # Remarks may be broken between words, down to its longest one; beyond that the terminal wraps.
-    least = sum(max(map(_longest_word, column)) + _SPACE for column in columns)
+    words = [[len(word) for cell in column for word in cell.split()] for column in columns]
+    least = sum(max(lengths, default=0) + _SPACE for lengths in words)
     kept, natural = console.width, _natural(columns)
     console.width = max(kept if console.is_terminal else natural, least)
     grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False)
@@ -146,10 +147,6 @@ def _natural(columns: Sequence[Sequence[str]]) -> int:
         max(len(line) for cell in column for line in cell.split("\n")) + _SPACE
         for column in columns
     )
-
-
-def _longest_word(cell: str) -> int:
-    return max(map(len, cell.split()), default=0)
 
 
 def _numeric(cells: Sequence[str]) -> bool:

@@ -53,7 +53,10 @@ class Shown:
 
     def page(self) -> Page:
         """What `str` and a notebook show, and the command prints."""
-        rows = [(name.replace("_", " "), _cell(one)) for name, one in self.contents().items()]
+        rows = [
+            (name.replace("_", " "), _word(one, quoted=False))
+            for name, one in self.contents().items()
+        ]
         return [Listing((type(self).__name__, ""), rows)]
 
     def __repr__(self) -> str:
@@ -71,19 +74,12 @@ class Shown:
         return html(self.page())
 
 
-def _cell(value: Any) -> str:
-    """A value in a table."""
-    if isinstance(value, float):
-        return number(value)
-    words = value if isinstance(value, str) else repr(plain(value))
-    return words if len(words) <= _SHORT else f"{words[:_SHORT]}..."
-
-
-def _word(value: Any) -> str:
+def _word(value: Any, quoted: bool = True) -> str:
     """A value in one line."""
     if isinstance(value, float):
         return number(value)
-    if isinstance(value, Enum | Path):
-        value = plain(value)
-    words = repr(value)
-    return words if len(words) <= _SHORT else f"{words[:_SHORT]}...'"
+    if isinstance(value, str) and not quoted:
+        return value if len(value) <= _SHORT else f"{value[:_SHORT]}..."
+    words = repr(plain(value))
+    end = "...'" if quoted else "..."
+    return words if len(words) <= _SHORT else f"{words[:_SHORT]}{end}"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,12 +17,9 @@ from flatmin.dynamics.atlas_figure import orbits_figure
 from flatmin.dynamics.atlas_record import Atlas
 from flatmin.dynamics.orbits import CHAOTIC, SETTLED, STALLED
 from flatmin.paper.claims import Claim, Rows, compared, judged
-from flatmin.paper.tables import Item, Tables
+from flatmin.paper.tables import Item
 from flatmin.theory.flip import Flip, flip
 from flatmin.theory.oscillation import mode_doubling
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 FIGURE = "beyond-atlas"
 DEPTHS, SEED = (2, 3, 5, 10), 1
@@ -50,16 +46,6 @@ def flips() -> dict[int, Flip]:
     return {depth: flip(data, depth) for depth in DEPTHS}
 
 
-def draw(tables: Tables) -> Figure:
-    """Orbits against the rate, a panel a depth."""
-    return orbits_figure(list(atlases().values()))
-
-
-def claims(tables: Tables) -> list[Claim]:
-    """The claims on the runs made here."""
-    return judge_atlas(atlases(), flips())
-
-
 def judge_atlas(found: Mapping[int, Atlas], born: Mapping[int, Flip]) -> list[Claim]:
     """What is claimed of atlases by depth, each with a verdict."""
     above = {depth: one.c > ABOVE for depth, one in found.items()}
@@ -70,7 +56,8 @@ def judge_atlas(found: Mapping[int, Atlas], born: Mapping[int, Flip]) -> list[Cl
     lost = [one.c_div.c if one.c_div else np.nan for one in found.values()]
     settled = sum(int(np.sum(one.orbits.kind[above[d]] == SETTLED)) for d, one in found.items())
     excess = max(_excess_error(one, born[depth]) for depth, one in found.items())
-    most = min(_most_chaotic(one) for one in found.values())
+    chaos = [one.orbits.exponent[one.orbits.kind == CHAOTIC] for one in found.values()]
+    most = min(float(np.max(exponents, initial=-np.inf)) for exponents in chaos)
     balance = max(_largest_transverse(one, above[d]) for d, one in found.items() if d > 2)
     spread = max(_spread(one) for one in found.values())
     deepest = found[max(found)]
@@ -133,11 +120,6 @@ def _excess_error(one: Atlas, born: Flip) -> float:
     return float(np.max(np.abs(one.orbits.excess[near] / predicted - 1.0)))
 
 
-def _most_chaotic(one: Atlas) -> float:
-    chaotic = one.orbits.kind == CHAOTIC
-    return float(np.max(one.orbits.exponent[chaotic])) if chaotic.any() else -np.inf
-
-
 def _largest_transverse(one: Atlas, above: np.ndarray) -> float:
     """Of the runs that go on oscillating."""
     kept = above & ((one.orbits.period > 1) | (one.orbits.kind == CHAOTIC))
@@ -158,6 +140,6 @@ ATLAS = Item(
     "orbit of period two of white data. Nothing settles above the ceiling, but nothing diverges "
     "until far above it.",
     (),
-    draw,
-    claims,
+    lambda tables: orbits_figure(list(atlases().values())),
+    lambda tables: judge_atlas(atlases(), flips()),
 )

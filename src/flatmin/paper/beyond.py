@@ -140,7 +140,7 @@ def flow(tables: Tables) -> list[Claim]:
     from_large = np.exp(means.xs(large) - limit[large])
     farthest = from_small.iloc[(from_small - 1.0).abs().argmax()]
     lost = (descent["state"] == "diverged")[descent["scale"] == large].mean()
-    order = _rank_correlation(from_large)
+    order = from_large.rank().corr(from_large.index.to_series().rank())
     falling = Expected("-1", lambda x: x <= -0.9, "at most -0.9")
     claims: Rows = {
         f"from scale {small:g} gradient descent ends where gradient flow does, at every rate: the "
@@ -160,14 +160,6 @@ def _log_means(rows: pd.DataFrame, by: list[str]) -> pd.Series[float]:
     kept = rows.dropna(subset=["sharpness"])
     means: pd.Series[float] = np.log(kept["sharpness"]).groupby([kept[name] for name in by]).mean()
     return means
-
-
-def _rank_correlation(values: pd.Series[float]) -> float:
-    """Of the values with their order in the index; NaN where there is none."""
-    if len(values) < 2 or np.ptp(values.to_numpy()) == 0.0:
-        return float("nan")
-    ranks = values.rank().to_numpy()
-    return float(np.corrcoef(np.arange(len(ranks)), ranks)[0, 1])
 
 
 def progressive_sharpening(tables: Tables) -> list[Claim]:

@@ -168,10 +168,12 @@ def vanishing_scale_limit(regression: Regression, depth: int, output_norm: float
     The minimiser found is then balanced and rank one, which is s = 0 in the objective of S_min:
     2 t_0 lambda_max( Sigma + (L-1) z z' ).
     """
-
     depth = check_depth(depth)
+    if regression.targets != 1:
+        raise SettingError(f"this formula is for one target, got {regression.targets}")
     scale = 2.0 * balanced_scale(regression, depth, output_norm) * regression.largest_eigenvalue
-    weights, gaps = _secular_terms(regression)
+    of_delta, gaps = _weights(regression)
+    weights = of_delta(0.0)  # the same for every delta
     beta = depth - 1.0
 
     def secular(log_delta: float) -> float:
@@ -193,14 +195,6 @@ def critical_learning_rate(regression: Regression, depth: int, output_norm: floa
 def paper_learning_rate(regression: Regression, depth: int, output_norm: float = 1.0) -> float:
     """The paper's approximation of 2/S_min: 1/(t_0 L a), that is 2 over the lower bound."""
     return 2.0 / lower_bound(regression, depth, output_norm)
-
-
-def _secular_terms(regression: Regression) -> tuple[Float, Float]:
-    """z_i^2 / Lam and gap_i = 1 - lambda_i / Lam in the eigenbasis of Sigma."""
-    if regression.targets != 1:
-        raise SettingError(f"this formula is for one target, got {regression.targets}")
-    rows, ratio = _in_eigenbasis(regression)
-    return ratio * rows[0] ** 2, np.maximum(1.0 - ratio, 0.0)
 
 
 def _in_eigenbasis(regression: Regression) -> tuple[Float, Float]:

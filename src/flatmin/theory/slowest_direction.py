@@ -12,8 +12,7 @@ Sigma; x is the root of the increasing function
 
     1 + (c/t) sum_i q_i^2 / (lambda_i - x)       between the poles lambda_1 and lambda_2
 
-(lambda_1 itself if q_1 = 0 or the eigenvalue is repeated). The part of the risk along the slowest
-direction is divided by f in log(f) / (-2 log max(|1 - eta mu|, |1 - eta S_min|)) steps.
+(lambda_1 itself if q_1 = 0 or the eigenvalue is repeated).
 """
 
 from __future__ import annotations
@@ -68,26 +67,9 @@ def smallest_curvature(regression: Regression, depth: int, output_norm: float = 
     return 2.0 * t * (lowest + gap * delta)
 
 
-def descent_steps(
-    regression: Regression,
-    depth: int,
-    output_norm: float = 1.0,
-    learning_rate: float | None = None,
-    factor: float = 1e3,
-) -> float:
-    """Steps in which gradient descent near the flattest minimiser divides the slowest part of
-    R - R_min by `factor`; infinite if it does not contract. The rate is 1/S_min, half the
-    critical one, unless given."""
+def descent_steps(regression: Regression, depth: int, output_norm: float = 1.0) -> float:
+    """Steps at the rate 1/S_min, half the critical one, in which gradient descent near the flattest
+    minimiser divides the slowest part of R - R_min by 1000: log(1000)/(-2 log(1 - mu/S_min))."""
     sharpest = minimal_sharpness(regression, depth, output_norm).exact
-    rate = 1.0 / sharpest if learning_rate is None else check_positive("rate", learning_rate)
-    slow = rate * smallest_curvature(regression, depth, output_norm)
-    logs = [_log_contraction(slow), _log_contraction(rate * sharpest)]
-    slowest = max(logs)
-    return math.log(factor) / (-2.0 * slowest) if slowest < 0.0 else math.inf
-
-
-def _log_contraction(product: float) -> float:
-    """log |1 - eta mu|, with all digits where eta mu is small."""
-    if product == 1.0:
-        return -math.inf
-    return math.log1p(-product) if product < 1.0 else math.log(product - 1.0)
+    share = smallest_curvature(regression, depth, output_norm) / sharpest
+    return math.log(1e3) / (-2.0 * math.log1p(-share)) if share < 1.0 else 0.0
