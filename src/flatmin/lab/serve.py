@@ -92,7 +92,7 @@ def _listen(host: str, port: int | None) -> socket.socket:
         except (OSError, OverflowError) as error:
             found.close()
             if port is not None or not isinstance(error, OSError):
-                raise SettingError(f"--port {port} at {host!r} cannot be used: {error}") from None
+                raise SettingError(f"port {port} at {host!r} cannot be used: {error}") from None
             continue
         found.listen(128)
         return found
