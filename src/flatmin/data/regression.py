@@ -133,7 +133,7 @@ class Regression(Shown):
         if first is None:
             raise DataError("a regression needs at least two rows, got 0")
         labels = column_names(first, features, target)
-        joined = join(chain([first], pairs), labels, Choice(*labels))
+        joined = join(chain([first], pairs), labels)
         return _reduce(Table("the arrays", Choice(*labels), lambda: joined), NOTHING)
 
     def regression(self) -> Regression:

@@ -11,16 +11,8 @@ import numpy.typing as npt
 
 from flatmin.core.arrays import Float
 from flatmin.core.errors import DataError
-from flatmin.data.tables.table import (
-    ROWS,
-    Choice,
-    Names,
-    Reading,
-    Table,
-    check_values,
-    choose_columns,
-    from_numbers,
-)
+from flatmin.data.tables.named import named_arrays_table
+from flatmin.data.tables.table import Names, Reading, Table, check_values
 
 
 def numbers(name: str, values: npt.ArrayLike) -> Float:
@@ -67,33 +59,19 @@ def array_table(X: npt.ArrayLike, y: npt.ArrayLike, reading: Reading) -> Table:
 
     `reading` names the features and targets; without names (or targets) they are numbered.
     """
-    pair = inputs, outputs = numbers("X", X), numbers("y", y)
-    names = column_names(pair, reading.features, reading.target or None)
-    reading = replace(reading, target=names[1], features=names[0])
-    choice = choose_columns("the arrays", [*names[0], *names[1]], reading)
-
-    def rows() -> Iterator[Float]:
-        starts = range(0, max(1, len(inputs)), ROWS)
-        pieces = ((inputs[i : i + ROWS], outputs[i : i + ROWS]) for i in starts)
-        for block in join(pieces, names, choice):
-            for j, name in enumerate(choice.features):
-                if name in choice.labels:
-                    block[:, j] = from_numbers(block[:, j], choice.labels[name])
-            yield block
-
-    return Table("the arrays", choice, rows)
+    pair = numbers("X", X), numbers("y", y)
+    features, target = column_names(pair, reading.features, reading.target or None)
+    values = (*pair[0].T, *np.atleast_2d(pair[1].T))
+    columns = dict(zip((*features, *target), values, strict=True))
+    reading = replace(reading, target=target, features=features)
+    return named_arrays_table("the arrays", columns, reading)
 
 
 def join(
-    pairs: Iterable[tuple[Float, Float]],
-    names: tuple[tuple[str, ...], tuple[str, ...]],
-    choice: Choice,
+    pairs: Iterable[tuple[Float, Float]], names: tuple[tuple[str, ...], tuple[str, ...]]
 ) -> Iterator[Float]:
-    """The chosen columns of the blocks [X Y] of pairs (X, y), checked."""
+    """The blocks [X Y] of pairs (X, y), checked."""
     d, m = map(len, names)
-    known = (*names[0], *names[1])
-    places = {name: j for j, name in enumerate(known)}
-    order = [places[name] for name in choice.names]
     row = 0
     for X, y in pairs:
         check_shapes(X, y)
@@ -103,8 +81,6 @@ def join(
                 f"the block at row {row} has shapes {X.shape} and {y.shape}; "
                 f"expected {d} features and {m} target(s), as in the first block"
             )
-        if known != choice.names:
-            block = block[:, order]
-        check_values(block, choice.names, row, "the arrays", choice.missing)
+        check_values(block, (*names[0], *names[1]), row, "the arrays")
         row += len(block)
         yield block

@@ -22,7 +22,6 @@ from flatmin.data.tables.table import (
     Table,
     checked,
     choose_columns,
-    from_numbers,
     one_line,
 )
 
@@ -93,12 +92,16 @@ def named_arrays_table(
                 f"of the target {first!r}"
             )
 
+    def numbers_of(name: str, start: int) -> Float:
+        part = by_name[name][start : start + ROWS]
+        if name in labels:
+            values, places = np.unique(part, return_inverse=True)
+            return labels[name].encode(values.tolist(), places)
+        return part.astype(np.float64)
+
     def blocks() -> Iterator[Float]:
         for start in range(0, length, ROWS):
-            part = slice(start, start + ROWS)
-            yield np.column_stack(
-                [from_numbers(by_name[name][part], labels.get(name)) for name in choice.names]
-            )
+            yield np.column_stack([numbers_of(name, start) for name in choice.names])
 
     return checked(source, choice, blocks)
 

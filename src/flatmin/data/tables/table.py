@@ -12,7 +12,6 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from flatmin.core.arrays import Float
 from flatmin.core.errors import DataError
@@ -215,11 +214,3 @@ def from_arrow(batch: Any, names: Sequence[str], labels: Mapping[str, Labels]) -
         whole = column.null_count == 0
         block[:, j] = np.from_dlpack(column) if whole else column.to_numpy(zero_copy_only=False)
     return block
-
-
-def from_numbers(array: npt.NDArray[Any], labels: Labels | None) -> Float:
-    """A column of an array as numbers, or as the numbers of its categories."""
-    if labels is None:
-        return array.astype(np.float64)
-    values, places = np.unique(array, return_inverse=True)
-    return labels.encode(values.tolist(), places)
