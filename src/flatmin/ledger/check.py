@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flatmin.core.errors import DataError, SettingError
-from flatmin.core.progress import Progress, advancing
+from flatmin.core.progress import Progress
 from flatmin.dynamics.training import Training
 from flatmin.ledger.collect import evidence_of
 from flatmin.ledger.descent import as_flow, rate_notes
@@ -42,10 +42,9 @@ def check(
         cases = _evidence(runs)
         missing = missing_runs(getattr(runs, "directory", runs))
     else:
-        from flatmin.ledger.presets import parts, run_preset
+        from flatmin.ledger.presets import run_preset
 
-        with advancing(progress, preset, len(parts(preset, seed))) as advance:
-            cases = run_preset(preset, seed, advance)
+        cases = run_preset(preset, seed, progress)
         if preset == "residual":  # about random matrices, as such networks are at initialisation
             curves = lemma_3(seed, progress=progress)
     networks = sum(len(one) for one in cases)

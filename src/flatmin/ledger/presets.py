@@ -18,10 +18,10 @@ import numpy as np
 
 from flatmin.core.arrays import Float
 from flatmin.core.checks import check_choice
+from flatmin.core.progress import Progress, advancing
 from flatmin.core.seeds import generator
 from flatmin.data.generators import gaussian_samples, spectrum_samples
 from flatmin.data.samples import Samples
-from flatmin.dynamics.descent import Progress
 from flatmin.dynamics.flow import flow
 from flatmin.dynamics.recording import Recording, recordable
 from flatmin.ledger.collect import evidence_of
@@ -41,19 +41,16 @@ SIZES = ((4, 5), (4, 10), (4, 20), (8, 5), (16, 5))
 Part = Callable[[], Evidence]
 
 
-def run_preset(name: str, seed: int = 0, progress: Progress | None = None) -> list[Evidence]:
-    """The evidence of a preset. `progress` is called with 1 after each of its `parts`."""
+def run_preset(name: str, seed: int = 0, progress: Progress = None) -> list[Evidence]:
+    """The evidence of a preset; `progress` is told 1 after each of its parts."""
+    parts = list(PRESETS[check_choice("preset", name, PRESETS)](seed))
     cases = []
-    for part in parts(name, seed):
-        cases.append(part())
-        if progress is not None:
-            progress(1)
+    with advancing(progress, name, len(parts)) as advance:
+        for part in parts:
+            cases.append(part())
+            if advance is not None:
+                advance(1)
     return cases
-
-
-def parts(name: str, seed: int = 0) -> list[Part]:
-    """What a preset runs, not yet run."""
-    return list(PRESETS[check_choice("preset", name, PRESETS)](seed))
 
 
 def small_init(seed: int) -> Iterator[Part]:
