@@ -7,8 +7,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from flatmin.study import toml
-from flatmin.study.spec import Study, parse_spec
+from flatmin.study.spec import Study
 
 PRESETS = ("paper", "quick")
 # The quick preset divides repetitions by this: linear networks are cheap, others are not.
@@ -20,9 +19,8 @@ def shipped_study(name: str, preset: str = "paper") -> Study:
     """A spec that comes with the package; quick means a fifth of the repetitions, and a
     twentieth of the data sets and where networks are not linear."""
     text = files("flatmin.paper").joinpath("studies", f"{name}.toml").read_text("utf-8")
-    if preset == "quick":
-        text = toml.write(_reduced(tomllib.loads(text)))
-    return parse_spec(text, f"the study {name}")
+    spec = tomllib.loads(text)
+    return Study(_reduced(spec) if preset == "quick" else spec)
 
 
 def _reduced(spec: dict[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -287,40 +288,7 @@ def _parsed(text: str, source: str, folder: Path) -> _Source:
         raise SettingError(f"{source} is not valid TOML: {error}") from None
 
 
-STARTER = """\
-# A study of flatmin: which networks to train on which data. Run it with
-#   flatmin study run FILE --out DIR
-# and see docs/studies.md for every key.
-
-name = "scales"
-seed = 0            # every random number follows from it
-
-[problem]
-paper = "linear"    # the data of the paper; or: generator = "gaussian", n = 50, d = 5, noise = 1.0
-                    # or: file = "table.csv", target = "y", intercept = true
-
-[architecture]
-kind = "mlp"        # or "residual"
-depth = 10          # number of layers; a list under [grid] varies it
-# width = 5         # of hidden layers; default: the number of features
-# activation = "linear"
-# biases = false
-
-[initialisation]
-name = "gaussian"   # residual, zero-layer, balanced, flattest, minimiser
-
-[method]
-name = "descent"    # or {others}
-
-[grid]              # every combination of these is run
-scale = { linspace = [0.25, 0.6, 8] }
-
-[[grid.zip]]        # these move together: small rates need more steps
-learning_rate = [0.02, 0.07, 0.1]
-steps = [10000, 4000, 4000]
-repetitions = [1000, 1500, 2000]
-
-# [record]          # a trace of every run
-# every = 50
-# quantities = ["excess_risk", "distance", "sharpness"]
-""".replace("{others}", ", ".join(f'"{name}"' for name in list(METHODS)[1:]))
+_OTHERS = ", ".join(f'"{name}"' for name in list(METHODS)[1:])
+_STARTER = files("flatmin.study").joinpath("starter.toml").read_text("utf-8")
+STARTER = _STARTER.replace("{others}", _OTHERS)
+"""A commented spec to start from."""
