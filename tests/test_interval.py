@@ -11,7 +11,7 @@ import oracles
 from flatmin.curvature import Sharpness, sharpness
 from flatmin.curvature.inertia import all_below, quotient, sweeps, vanishes
 from flatmin.curvature.interval import linear_interval
-from flatmin.curvature.operators import FlatHessian
+from flatmin.curvature.operators import Hessian
 from flatmin.curvature.random_start import CHANCE, random_start
 from flatmin.data.generators import gaussian_samples
 from flatmin.network.architecture import Architecture
@@ -160,7 +160,7 @@ def test_a_nonlinear_network_scales_without_losing_digits(name, scale):
         np.testing.assert_allclose(again.value / record.value, 2.0**14, rtol=1e-9)
 
 
-class Diagonal(FlatHessian):
+class Diagonal(Hessian):
     """A Hessian whose eigenvalues are given."""
 
     def __init__(self, values):

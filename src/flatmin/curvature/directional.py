@@ -19,7 +19,7 @@ from __future__ import annotations
 import numpy as np
 
 from flatmin.core.arrays import Float
-from flatmin.curvature.linear import backward, forward
+from flatmin.curvature.linear import backward, down, forward, up
 from flatmin.data.regression import Regression
 from flatmin.network.architecture import Architecture
 
@@ -33,14 +33,14 @@ def sharpness_gradient(
     a = forward(layers, 2.0 * (b[0] - regression.w_star) @ regression.sigma)
     c, f = [np.zeros_like(b[-1])], [np.zeros_like(b[-1])]
     for w, u, above in zip(layers[::-1], turns[::-1], b[:0:-1], strict=True):
-        f.append(_down(w, f[-1]) + _down(u, c[-1]))
-        c.append(_down(w, c[-1]) + _down(u, above))
+        f.append(down(w, f[-1]) + down(u, c[-1]))
+        c.append(down(w, c[-1]) + down(u, above))
     c, f = c[::-1], f[::-1]
     e, h = 2.0 * c[0] @ regression.sigma, 2.0 * f[0] @ regression.sigma
     parts = []
     for k, (w, u) in enumerate(zip(layers, turns, strict=True)):
         parts.append(2.0 * (_outer(f[k + 1], a[k]) + _outer(c[k + 1], e) + _outer(b[k + 1], h)))
-        h, e = _up(w, h) + _up(u, e), _up(w, e) + _up(u, a[k])
+        h, e = up(w, h) + up(u, e), up(w, e) + up(u, a[k])
     return architecture.join(parts)
 
 
@@ -63,14 +63,6 @@ def slope_along(
         for j in range(max(0, 1 - i), min(b.shape[1], terms + 1 - i)):
             slope[:, i + j - 1] += (i + j) * products[:, i, j]
     return slope
-
-
-def _down(w: Float, b: Float) -> Float:
-    return np.asarray(b[:, None, :] @ w)[:, 0, :]
-
-
-def _up(w: Float, a: Float) -> Float:
-    return np.asarray(w @ a[:, :, None])[:, :, 0]
 
 
 def _outer(x: Float, y: Float) -> Float:

@@ -108,8 +108,8 @@ class Spread:
 def sweeps(regression: Regression, architecture: Architecture, flat: Float) -> Sweeps:
     """Two sweeps in the longest type, with the errors they make."""
     layers, long = architecture.split(flat), architecture.split(flat.astype(np.longdouble))
-    last = np.eye(architecture.widths[-1]) if architecture.output is None else architecture.p[None]
     networks, depth, sigma = len(flat), architecture.depth, regression.sigma
+    last = architecture.output_map
     sizes = [norm(w) for w in layers]
     b: list[Array] = [np.broadcast_to(last.astype(np.longdouble), (networks, *last.shape))]
     spread = Spread(networks, last.shape[1], depth + 1)

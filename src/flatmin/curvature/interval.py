@@ -40,7 +40,7 @@ from flatmin.curvature.inertia import (
 )
 from flatmin.curvature.lanczos import lanczos
 from flatmin.curvature.nonlinear import NonlinearHessian
-from flatmin.curvature.operators import FlatHessian, Hessian
+from flatmin.curvature.operators import Hessian
 from flatmin.curvature.random_start import CHANCE, Found, random_start
 from flatmin.curvature.record import EXACT, INERTIA, NONE, RANDOM, Sharpness
 from flatmin.data.regression import Regression
@@ -78,7 +78,7 @@ def linear_interval(
     architecture, flat = ensemble.architecture, ensemble.flat()
     low, high = np.zeros(len(flat)), np.full(len(flat), np.inf)
     state = max((architecture.inputs, *architecture.widths[:-1]))
-    outputs = 1 if architecture.output is not None else architecture.widths[-1]
+    outputs = len(architecture.output_map)
     for at in range(0, len(flat), _NETWORKS):
         part = slice(at, at + _NETWORKS)
         found = sweeps(regression, architecture, flat[part])
@@ -234,7 +234,7 @@ def _from_random_start(
     return judged(record, low, high, RANDOM, tolerance)
 
 
-class Scaled(FlatHessian):
+class Scaled(Hessian):
     """A Hessian over a power of two for each network, so that squares stay in range of numbers."""
 
     def __init__(self, hessian: NonlinearHessian) -> None:
@@ -244,10 +244,6 @@ class Scaled(FlatHessian):
         with np.errstate(over="ignore", invalid="ignore"):
             size = np.abs(hessian.product(np.tile(probe, (self.networks, 1)))).max(axis=1)
         self.scale = np.ldexp(1.0, np.frexp(np.where(np.isfinite(size), size, 1.0))[1])
-
-    def gradient(self) -> Float:
-        """That of the Hessian itself."""
-        return self._hessian.gradient()
 
     def product(self, vectors: Float) -> Float:
         """H v / scale."""

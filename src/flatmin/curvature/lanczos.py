@@ -21,7 +21,7 @@ _CHECK_EVERY = 4
 
 
 def lanczos(
-    hessian: Hessian | Deflated, start: Float, tolerance: float, max_products: int, basis: int = 60
+    hessian: Hessian, start: Float, tolerance: float, max_products: int, basis: int = 60
 ) -> tuple[Float, Float, Whole, Float]:
     """Value, residual, products and unit vector `[network, dimension]` of each network."""
     networks, dimension = start.shape
@@ -43,11 +43,12 @@ def lanczos(
     return value, residual, products, vector
 
 
-class Deflated:
+class Deflated(Hessian):
     """A Hessian in which an eigenpair that is known has the eigenvalue 0."""
 
-    def __init__(self, hessian: Hessian | Deflated, value: Float, vector: Float) -> None:
+    def __init__(self, hessian: Hessian, value: Float, vector: Float) -> None:
         self._hessian, self._value, self._vector = hessian, value, vector
+        self.networks, self.dimension = vector.shape
 
     def product(self, vectors: Float) -> Float:
         """H v - value (vector.v) vector."""
@@ -55,9 +56,7 @@ class Deflated:
         return np.asarray(self._hessian.product(vectors) - along[:, None] * self._vector)
 
 
-def krylov(
-    hessian: Hessian | Deflated, start: Float, steps: int
-) -> Iterator[tuple[Float, Float, Float]]:
+def krylov(hessian: Hessian, start: Float, steps: int) -> Iterator[tuple[Float, Float, Float]]:
     """Q, T and the last beta of each network, after each product; from unit start vectors."""
     networks, dimension = start.shape
     q = np.zeros((steps, networks, dimension))
@@ -77,7 +76,7 @@ def krylov(
 
 
 def _sweep(
-    hessian: Hessian | Deflated, start: Float, active: Yes, tolerance: float, steps: int
+    hessian: Hessian, start: Float, active: Yes, tolerance: float, steps: int
 ) -> tuple[Float, Whole]:
     """One Krylov basis from unit start vectors: unit Ritz vectors and products used."""
     pending, ritz = active.copy(), start.copy()

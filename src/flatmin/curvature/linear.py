@@ -34,17 +34,18 @@ from collections.abc import Sequence
 import numpy as np
 
 from flatmin.core.arrays import Float
+from flatmin.curvature.operators import Hessian
 from flatmin.data.samples import Problem
 from flatmin.network.architecture import Architecture
 
 
-def _down(w: Float, b: Float) -> Float:
+def down(w: Float, b: Float) -> Float:
     """W' b for each network."""
     rows: Float = np.matmul(b[:, None, :], w)
     return rows[:, 0, :]
 
 
-def _up(w: Float, a: Float) -> Float:
+def up(w: Float, a: Float) -> Float:
     """W a for each network."""
     columns: Float = np.matmul(w, a[:, :, None])
     return columns[:, :, 0]
@@ -66,7 +67,7 @@ def backward(layers: Sequence[Float], p: Float) -> list[Float]:
     """b_0..b_L for each network; b_0 is the linear map w the network computes."""
     b = [np.broadcast_to(p, (layers[0].shape[0], p.size)).copy()]
     for w in reversed(layers):
-        b.append(_down(w, b[-1]))
+        b.append(down(w, b[-1]))
     return b[::-1]
 
 
@@ -74,14 +75,12 @@ def forward(layers: Sequence[Float], g: Float) -> list[Float]:
     """a_1..a_L for each network, from a_1 = g."""
     a = [g]
     for w in layers[:-1]:
-        a.append(_up(w, a[-1]))
+        a.append(up(w, a[-1]))
     return a
 
 
-class LinearHessian:
+class LinearHessian(Hessian):
     """Gradient and Hessian of linear networks with one output, in range coordinates."""
-
-    largest_product = 150.0
 
     def __init__(self, problem: Problem, architecture: Architecture, flat: Float) -> None:
         self._architecture, regression = architecture, problem.regression()
@@ -115,7 +114,7 @@ class LinearHessian:
         c: list[Float] = [np.zeros_like(self._b[depth])]
         for k in range(depth - 1, -1, -1):
             v_b = self._a_unit[k] * _dot(x[k], self._b[k + 1]) + self._b_norm[k] * y[k]
-            c.append(_down(self._layers[k], c[-1]) + v_b if k < depth - 1 else v_b)
+            c.append(down(self._layers[k], c[-1]) + v_b if k < depth - 1 else v_b)
         c.reverse()
         out = np.empty_like(vectors)
         out_x, out_y = self._pieces(out)
@@ -125,7 +124,7 @@ class LinearHessian:
             out_x[k][...] = self._a_norm[k] * c[k + 1] + along * self._b[k + 1]
             out_y[k][...] = self._b_norm[k] * (e - along * self._a_unit[k])
             if k < depth - 1:
-                e = _up(self._layers[k], e) + self._a_norm[k] * x[k]
+                e = up(self._layers[k], e) + self._a_norm[k] * x[k]
         return out
 
     def restrict(self, flat: Float) -> Float:
@@ -133,8 +132,8 @@ class LinearHessian:
         out = np.empty((self.networks, self.dimension))
         x, y = self._pieces(out)
         for k, v in enumerate(self._architecture.split(flat)):
-            x[k][...] = _up(v, self._a_unit[k])
-            v_b = _down(v, self._b_unit[k])
+            x[k][...] = up(v, self._a_unit[k])
+            v_b = down(v, self._b_unit[k])
             y[k][...] = v_b - _dot(v_b, self._a_unit[k]) * self._a_unit[k]
         return out
 

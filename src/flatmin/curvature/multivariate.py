@@ -7,10 +7,12 @@ the Hessian is that of the (m d) x (m d) matrix
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from flatmin.core.arrays import Float
-from flatmin.curvature.nonlinear import NonlinearHessian, Rows
+from flatmin.curvature.nonlinear import NonlinearHessian, Rows, turned
 from flatmin.data.regression import Regression
 from flatmin.data.samples import Problem
 from flatmin.network.architecture import Architecture
@@ -22,8 +24,16 @@ def stand_in(regression: Regression) -> Rows:
     return Rows(X, X @ np.atleast_2d(regression.w_star.T).T)
 
 
-def _t(m: Float) -> Float:
-    return m.transpose(0, 2, 1)
+def products(layers: Sequence[Float]) -> list[tuple[Float, Float]]:
+    """A_k = W_{k-1}...W_1 and B_k = W_L...W_{k+1}, k = 1..L; an empty product is the identity."""
+    n, outputs, _ = layers[-1].shape
+    below = [np.broadcast_to(np.eye(layers[0].shape[2]), (n, *[layers[0].shape[2]] * 2))]
+    for w in layers[:-1]:
+        below.append(w @ below[-1])
+    above = [np.broadcast_to(np.eye(outputs), (n, outputs, outputs))]
+    for w in reversed(layers[1:]):
+        above.append(above[-1] @ w)
+    return list(zip(below, reversed(above), strict=True))
 
 
 class MultivariateHessian(NonlinearHessian):
@@ -35,23 +45,12 @@ class MultivariateHessian(NonlinearHessian):
         super().__init__(stand_in(problem.regression()), architecture, flat)
         self._root = problem.regression().sigma_root
 
-    def _products(self) -> list[tuple[Float, Float]]:
-        """A_k and B_k for k = 1..L."""
-        n, outputs, _ = self._w[-1].shape
-        a = [np.broadcast_to(np.eye(len(self._root)), (n, *self._root.shape))]
-        for w in self._w[:-1]:
-            a.append(w @ a[-1])
-        b = [np.broadcast_to(np.eye(outputs), (n, outputs, outputs))]
-        for w in reversed(self._w[1:]):
-            b.append(b[-1] @ w)
-        return list(zip(a, reversed(b), strict=True))
-
     def spectrum(self) -> tuple[Float, Float]:
         """Eigenvalues (ascending) and eigenvectors of the (m d) x (m d) matrix."""
         matrix: Float = np.zeros(())
-        for a, b in self._products():
+        for a, b in products(self._w):
             left = a @ self._root
-            term = 2.0 * np.einsum("nij,nkl->nikjl", _t(left) @ left, b @ _t(b))
+            term = 2.0 * np.einsum("nij,nkl->nikjl", turned(left) @ left, b @ turned(b))
             matrix = matrix + term.reshape(self.networks, *2 * (term.shape[1] * term.shape[2],))
         values, vectors = np.linalg.eigh(matrix)
         return values, vectors
@@ -59,5 +58,5 @@ class MultivariateHessian(NonlinearHessian):
     def guess(self) -> Float:
         """J' applied to the top eigenvector of the reduction: exact at minimisers."""
         top = self.spectrum()[1][:, :, -1]
-        r = _t(self._root @ top.reshape(self.networks, len(self._root), -1))
-        return self._architecture.join([_t(b) @ r @ _t(a) for a, b in self._products()])
+        r = turned(self._root @ top.reshape(self.networks, len(self._root), -1))
+        return self._architecture.join([turned(b) @ r @ turned(a) for a, b in products(self._w)])

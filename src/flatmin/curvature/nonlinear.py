@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flatmin.core.arrays import Float
-from flatmin.curvature.operators import FlatHessian
+from flatmin.curvature.operators import Hessian
 from flatmin.data.samples import Samples
 from flatmin.network.architecture import Architecture
 
@@ -35,11 +35,12 @@ class Rows(NamedTuple):
     y: Float
 
 
-def _t(m: Float) -> Float:
+def turned(m: Float) -> Float:
+    """The matrix of each network, turned."""
     return m.transpose(0, 2, 1)
 
 
-class NonlinearHessian(FlatHessian):
+class NonlinearHessian(Hessian):
     """Gradient and Hessian of networks with any activation, biases and outputs."""
 
     largest_product = 300.0
@@ -65,7 +66,7 @@ class NonlinearHessian(FlatHessian):
         self._delta = [2.0 / len(X) * c.T @ residuals]
         self._back: list[Float] = []
         for k in range(len(layers) - 1, 0, -1):
-            self._back.append(_t(self._w[k]) @ self._delta[-1])
+            self._back.append(turned(self._w[k]) @ self._delta[-1])
             self._delta.append(self._slope[k - 1] * self._back[-1])
         self._delta.reverse()
         self._back.reverse()
@@ -79,7 +80,7 @@ class NonlinearHessian(FlatHessian):
     def gradient(self) -> Float:
         """grad_k = delta_k h_{k-1}'."""
         return self._architecture.join(
-            [delta @ _t(h) for delta, h in zip(self._delta, self._h, strict=True)]
+            [delta @ turned(h) for delta, h in zip(self._delta, self._h, strict=True)]
         )
 
     def longer(self) -> NonlinearHessian:
@@ -102,8 +103,8 @@ class NonlinearHessian(FlatHessian):
         out: list[Float] = []
         for k in range(depth - 1, -1, -1):
             if k < depth - 1:
-                inner = _t(v[k + 1]) @ self._delta[k + 1] + _t(self._w[k + 1]) @ d_delta
+                inner = turned(v[k + 1]) @ self._delta[k + 1] + turned(self._w[k + 1]) @ d_delta
                 d_delta = self._bend[k] * dz[k] * self._back[k] + self._slope[k] * inner
             forward = self._extended(dh[k], 0.0)
-            out.append(d_delta @ _t(self._h[k]) + self._delta[k] @ _t(forward))
+            out.append(d_delta @ turned(self._h[k]) + self._delta[k] @ turned(forward))
         return np.concatenate([x.reshape(len(x), -1) for x in out[::-1]], axis=1)

@@ -7,7 +7,7 @@ coordinate system of the Hessian's range (see `linear`).
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,69 +17,42 @@ from flatmin.core.checks import check_count
 from flatmin.core.errors import SettingError
 
 
-class Hessian(Protocol):
-    """The Hessian of the risk at given weights, for a batch of networks."""
+class Hessian:
+    """The Hessian of the risk at given weights, for a batch of networks; unless a subclass says
+    otherwise, coordinates are the flat parameters and nothing is known in closed form."""
 
     networks: int
     dimension: int
-    largest_product: float
-    """The logarithm of how large a product of the layers' norms may be without overflow."""
+    # The logarithm of how large a product of the layers' norms may be without overflow: of linear
+    # networks its fourth powers are formed, of others squares.
+    largest_product = 150.0
 
     def gradient(self) -> Float:
         """Flat gradients `[network, P]`."""
-        ...
+        raise NotImplementedError
 
     def product(self, vectors: Float) -> Float:
         """H v in coordinates, `[network, dimension]` in and out."""
-        ...
+        raise NotImplementedError
 
     def restrict(self, flat: Float) -> Float:
         """Coordinates of the projection of flat vectors `[network, P]`."""
-        ...
-
-    def project(self, vectors: Float) -> Float:
-        """The nearest vectors that are coordinates."""
-        ...
-
-    def lift(self, vectors: Float) -> Float:
-        """Flat vectors `[network, P]` from coordinates; an isometry."""
-        ...
-
-    def guess(self) -> Float | None:
-        """Coordinates of a good start vector, if one is known in closed form."""
-        ...
-
-    def spectrum(self) -> tuple[Float, Float]:
-        """Eigenvalues, ascending, and eigenvectors of the reduction at a minimiser."""
-        ...
-
-
-class FlatHessian:
-    """Base of the Hessians whose coordinates are the flat parameters."""
-
-    networks: int
-    dimension: int
-    # Of linear networks fourth powers of the product are formed, of others squares.
-    largest_product = 150.0
-
-    def restrict(self, flat: Float) -> Float:
-        """The identity."""
         return flat
 
     def project(self, vectors: Float) -> Float:
-        """The identity."""
+        """The nearest vectors that are coordinates."""
         return vectors
 
     def lift(self, vectors: Float) -> Float:
-        """The identity."""
+        """Flat vectors `[network, P]` from coordinates; an isometry."""
         return vectors
 
     def guess(self) -> Float | None:
-        """Nothing is known in closed form."""
+        """Coordinates of a good start vector, if one is known in closed form."""
         return None
 
     def spectrum(self) -> tuple[Float, Float]:
-        """Of networks that are not linear no reduction is known."""
+        """Eigenvalues, ascending, and eigenvectors of the reduction at a minimiser."""
         raise SettingError("the spectrum at a minimiser is for linear networks only")
 
 

@@ -40,6 +40,7 @@ from flatmin.curvature import sharpness
 from flatmin.curvature.directional import sharpness_gradient, slope_along
 from flatmin.curvature.lanczos import Deflated, lanczos
 from flatmin.curvature.linear import LinearHessian, backward, forward
+from flatmin.curvature.operators import Hessian
 from flatmin.data.regression import Regression
 from flatmin.dynamics.line_orbit import TERMS, line_orbit
 from flatmin.dynamics.swing_covariance import pairs, swing_covariance
@@ -141,7 +142,7 @@ class Middles:
         if k == 1:
             return value[:, None, None], u[:, None]
         hessian = LinearHessian(self.regression, self.architecture, flat)
-        deflated: LinearHessian | Deflated = hessian
+        deflated: Hessian = hessian
         found = [hessian.restrict(u)]
         for i in range(k - 1):
             deflated = Deflated(deflated, value, found[-1])

@@ -18,6 +18,7 @@ import numpy as np
 
 from flatmin.core.arrays import Float, Yes
 from flatmin.curvature.linear import backward
+from flatmin.curvature.multivariate import products
 from flatmin.data.regression import Regression
 from flatmin.data.samples import Problem
 from flatmin.network.architecture import Architecture, Family
@@ -114,18 +115,6 @@ def theta(layers: Layers, initial: Layers) -> Float:
     )
 
 
-def products(layers: Layers) -> tuple[list[Float], list[Float]]:
-    """W_{k-1}...W_1 and W_L...W_{k+1} for k = 1..L; the empty product is the identity."""
-    n, outputs, _ = layers[-1].shape
-    below = [np.broadcast_to(np.eye(layers[0].shape[2]), (n, *[layers[0].shape[2]] * 2))]
-    for w in layers[:-1]:
-        below.append(w @ below[-1])
-    above = [np.broadcast_to(np.eye(outputs), (n, outputs, outputs))]
-    for w in reversed(layers[1:]):
-        above.append(above[-1] @ w)
-    return below, above[::-1]
-
-
 def error_of_map(layers: Layers, task: Task) -> Float:
     """P - P* as `[network, output, d]`, with P = p'W_L...W_1 for one output."""
     product = layers[0]
@@ -147,11 +136,10 @@ def map_gradient(layers: Layers, task: Task) -> Float:
 
 def layer_gradient(layers: Layers, task: Task) -> Float:
     """|grad_k|_F, with grad_k = B_k' G A_k', G = 2 (P - P*) Sigma and B_L = p' or the identity."""
-    below, above = products(layers)
     g = 2.0 * error_of_map(layers, task) @ task.regression.sigma
     norms = [
         np.linalg.norm((task.output @ b).transpose(0, 2, 1) @ g @ a.transpose(0, 2, 1), axis=(1, 2))
-        for a, b in zip(below, above, strict=True)
+        for a, b in products(layers)
     ]
     return np.stack(norms, axis=1)
 
@@ -197,13 +185,12 @@ def gradient_floor(layers: Layers, task: Task) -> Float:
 
 
 def _gradient_bound(layers: Layers, task: Task, eigenvalue: float, which: int) -> Float:
-    below, above = products(layers)
     norm = float(np.linalg.norm(task.output, 2))
     outer = 2.0 * norm * np.sqrt(eigenvalue * excess_risk(error_of_map(layers, task), task))
     # A_k acts on R^d and B_k' on the outputs: both must be at least as tall as wide for smin > 0.
     bounds = [
         outer * _extreme(a, which) * _extreme(b.transpose(0, 2, 1), which)
-        for a, b in zip(below, above, strict=True)
+        for a, b in products(layers)
     ]
     return np.stack(bounds, axis=1)
 
