@@ -101,8 +101,8 @@ def spectrum_samples(
         least = f"{size + 1} (d + 1, as there is noise)" if noise > 0 else f"{size} (d)"
         raise SettingError(f"n must be at least {least}, got {n}")
     c = _coefficients(alignment, spectrum, rng)
-    frame = _orthonormal(rng, n, min(n, size + 1))
-    V = _orthonormal(rng, size, size)
+    frame = orthonormal(rng, n, min(n, size + 1))
+    V = orthonormal(rng, size, size)
     left = frame[:, :size] * math.sqrt(n)
     y = left @ (np.sqrt(spectrum) * c)
     if noise > 0:
@@ -147,8 +147,9 @@ def _rows(n: int) -> int:
     return n
 
 
-def _orthonormal(rng: np.random.Generator, rows: int, columns: int) -> Float:
+def orthonormal(rng: np.random.Generator, rows: int, columns: int) -> Float:
     """Orthonormal columns, uniformly distributed."""
+    # The signs make the triangular factor's diagonal positive: only then is Q uniform.
     q, r = np.linalg.qr(rng.standard_normal((rows, columns)))
     return np.asarray(q * np.where(np.diag(r) < 0, -1.0, 1.0))
 

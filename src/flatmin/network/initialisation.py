@@ -38,6 +38,7 @@ from flatmin.core.arrays import Float
 from flatmin.core.checks import check_choice, check_count, check_nonnegative
 from flatmin.core.errors import SettingError
 from flatmin.core.seeds import Coordinate, generator
+from flatmin.data.generators import orthonormal
 from flatmin.data.regression import Regression
 from flatmin.data.samples import Problem
 from flatmin.network.architecture import Architecture, residual_output_vector
@@ -72,10 +73,7 @@ def orthogonal(architecture: Architecture, scale: float, random: Random) -> list
     """Orthonormal rows or columns, whichever are fewer, uniformly distributed, times `scale`."""
     layers = []
     for rows, columns in architecture.shapes:
-        long, short = max(rows, columns), min(rows, columns)
-        # The signs make the triangular factor's diagonal positive: only then is Q uniform.
-        q, r = np.linalg.qr(random.standard_normal((long, short)))
-        q = q * np.where(np.diag(r) < 0.0, -1.0, 1.0)
+        q = orthonormal(random, max(rows, columns), min(rows, columns))
         layers.append(scale * (q if rows >= columns else q.T))
     return layers
 
