@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flatmin.core.errors import DataError, FlatminError, SettingError
+from flatmin.data import regression
 from flatmin.data.generators import (
     gaussian_samples,
     gaussian_split,
@@ -21,6 +22,7 @@ from flatmin.data.generators import (
 from flatmin.data.preparation import Preparation
 from flatmin.data.regression import Regression, read_regression
 from flatmin.data.samples import Samples, read_samples
+from flatmin.data.tables.table import Choice, Table
 
 
 @st.composite
@@ -86,7 +88,10 @@ def test_numpy_agrees(data):
 def test_any_cut_into_blocks_gives_the_same_bits(data, rows):
     X, y, _ = data
     whole = Regression.from_arrays(X, y)
-    cut = Regression.from_blocks((X[i : i + rows], y[i : i + rows]) for i in range(0, len(X), rows))
+    both = np.column_stack([X, y])
+    blocks = [both[i : i + rows] for i in range(0, len(X), rows)]
+    names = Choice(whole.feature_names, whole.target_names)
+    cut = regression._reduce(Table("blocks", names, lambda: iter(blocks)), Preparation())
     assert np.array_equal(cut.w_star, whole.w_star)
     assert np.array_equal(cut.sigma, whole.sigma)
     assert cut.risk_min == whole.risk_min
@@ -287,10 +292,6 @@ def test_names_are_checked():
         Samples.from_arrays(X, y, target=["s", "t"])
     with pytest.raises(DataError, match="repeat a name"):
         Regression.from_arrays(X, y, ["u", "t"], "t")
-    with pytest.raises(DataError, match="the block at row 2 has shapes"):
-        Regression.from_blocks([(X, y), (np.ones((2, 3)), y)])
-    with pytest.raises(DataError, match="at least two rows, got 0"):
-        Regression.from_blocks([])
 
 
 @pytest.mark.parametrize(("n", "d", "targets"), [(50, 5, 1), (6, 9, 1), (40, 3, 4)])

@@ -24,7 +24,6 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields
 from functools import cached_property
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -37,8 +36,8 @@ from flatmin.core.shown import Shown
 from flatmin.data.columns import ColumnSummary, Tally
 from flatmin.data.preparation import NOTHING, Preparation, Prepared, Scaled, scale_factor
 from flatmin.data.tables import Source, table_of
-from flatmin.data.tables.arrays import column_names, join, numbers
-from flatmin.data.tables.table import LARGEST, ROWS, Choice, Names, Table
+from flatmin.data.tables.arrays import numbers
+from flatmin.data.tables.table import LARGEST, ROWS, Names, Table
 
 EPS = float(np.finfo(np.float64).eps)
 
@@ -111,30 +110,6 @@ class Regression(Shown):
         """The regression of y (n,) or (n, m) on X (n, d), whose columns `features` and `target`
         name; or whatever else `read_regression` takes."""
         return _reduce(table_of(X, preparation.reading(y, features), target), preparation)
-
-    @classmethod
-    def from_blocks(
-        cls,
-        blocks: Iterable[tuple[npt.ArrayLike, npt.ArrayLike]],
-        features: Sequence[str] | None = None,
-        target: Names | None = None,
-    ) -> Regression:
-        """The regression of rows that arrive as pairs of blocks (X, y), in one pass.
-
-        The rows are regrouped into blocks of a fixed size, so the result depends on the rows and
-        their order only, not on how they were cut.
-
-        >>> blocks = (([[k, 1.0]], [2.0 * k - 1.0]) for k in range(5))
-        >>> Regression.from_blocks(blocks).w_star.round(12)
-        array([ 2., -1.])
-        """
-        pairs = ((numbers("X", X), numbers("y", y)) for X, y in blocks)
-        first = next(pairs, None)
-        if first is None:
-            raise DataError("a regression needs at least two rows, got 0")
-        labels = column_names(first, features, target)
-        joined = join(chain([first], pairs), labels)
-        return _reduce(Table("the arrays", Choice(*labels), lambda: joined), NOTHING)
 
     def regression(self) -> Regression:
         """Itself: what `Samples` reduce to."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +10,7 @@ import numpy.typing as npt
 from flatmin.core.arrays import Float
 from flatmin.core.errors import DataError
 from flatmin.data.tables.named import named_arrays_table
-from flatmin.data.tables.table import Names, Reading, Table, check_values
+from flatmin.data.tables.table import Names, Reading, Table
 
 
 def numbers(name: str, values: npt.ArrayLike) -> Float:
@@ -26,21 +24,18 @@ def numbers(name: str, values: npt.ArrayLike) -> Float:
         return np.asarray(array, dtype=np.float64)
 
 
-def check_shapes(X: npt.NDArray[Any], y: npt.NDArray[Any]) -> None:
+def column_names(
+    pair: tuple[Float, Float], features: Names | None, target: Names | None
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names for the columns of X and y: those given, or x0 ... and y (y0 ... if several)."""
+    X, y = pair
     if X.ndim != 2 or not X.shape[1]:
         raise DataError(f"X has shape {X.shape}; expected (n, d) with d at least 1")
     if y.ndim not in (1, 2) or y.shape[1:] == (0,):
         raise DataError(f"y has shape {y.shape}; expected (n,) or (n, m) with m at least 1")
     if len(X) != len(y):
         raise DataError(f"X has {len(X)} rows and y has {len(y)}; expected as many")
-
-
-def column_names(
-    pair: tuple[Float, Float], features: Names | None, target: Names | None
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Names for the columns of X and y: those given, or x0 ... and y (y0 ... if several)."""
-    check_shapes(*pair)
-    d, m = pair[0].shape[1], pair[1].shape[1] if pair[1].ndim == 2 else 1
+    d, m = X.shape[1], y.shape[1] if y.ndim == 2 else 1
     if target is None:
         target = "y" if m == 1 else [f"y{k}" for k in range(m)]
     if features is None:
@@ -65,22 +60,3 @@ def array_table(X: npt.ArrayLike, y: npt.ArrayLike, reading: Reading) -> Table:
     columns = dict(zip((*features, *target), values, strict=True))
     reading = replace(reading, target=target, features=features)
     return named_arrays_table("the arrays", columns, reading)
-
-
-def join(
-    pairs: Iterable[tuple[Float, Float]], names: tuple[tuple[str, ...], tuple[str, ...]]
-) -> Iterator[Float]:
-    """The blocks [X Y] of pairs (X, y), checked."""
-    d, m = map(len, names)
-    row = 0
-    for X, y in pairs:
-        check_shapes(X, y)
-        block = np.column_stack((X, y))
-        if X.shape[1] != d or block.shape[1] != d + m:
-            raise DataError(
-                f"the block at row {row} has shapes {X.shape} and {y.shape}; "
-                f"expected {d} features and {m} target(s), as in the first block"
-            )
-        check_values(block, (*names[0], *names[1]), row, "the arrays")
-        row += len(block)
-        yield block
