@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from inspect import signature
 from itertools import pairwise
 from typing import Any
@@ -215,7 +215,11 @@ class Measure:
 
     def __call__(self, layers: Layers, initial: Layers, task: Task) -> Float:
         known: dict[str, Any] = {"layers": layers, "initial": initial, "task": task}
-        return self.of(**{name: known[name] for name in signature(self.of).parameters})
+        return self.of(**{name: known[name] for name in self._taken})
+
+    @cached_property
+    def _taken(self) -> tuple[str, ...]:
+        return tuple(signature(self.of).parameters)
 
 
 def _pairs(depth: int) -> int:
