@@ -1,11 +1,9 @@
 """The force on the middle of the swings of gradient descent at its edge of stability.
 
-At the edge of stability gradient descent swings, W_t = M + (-1)^t x u, along the top eigenvector u
-of the Hessian. The mean force on the middle M is grad R + (1/2) x^2 grad S + ..., so that the swing
-pushes M towards flatter weights (self-stabilisation: Damian, Nichani and Lee 2023; central flows:
-Cohen and others 2025). Two orders, for linear networks with one output:
+Gradient descent swings there, W_t = M + (-1)^t x u, along the top eigenvector u of the Hessian;
+docs/theory/central-flow.md has the reasons. For linear networks with one output:
 
-**Order 1** keeps the first term, and takes for sigma^2 = x^2 what holds S at 2/eta:
+**Order 1** takes for sigma^2 = x^2 what holds S at 2/eta:
 
     dM/dt = -(grad R + (1/2) sigma^2 grad S),
     sigma^2 = max(0, -2 <grad S, grad R> / |grad S|^2)  while S = 2/eta, and 0 below.
@@ -14,15 +12,14 @@ Computed with sigma^2 = max(0, 2 (gamma (S - 2/eta) - <grad S, grad R>) / |grad 
 to it as gamma grows and needs no search for the moment of arrival: S then never rises faster than
 gamma (2/eta - S), and a start above the edge comes down as exp(-gamma t).
 
-**Order 2** does not expand in x. On the line M + s u the swing is the orbit of period two of
-gradient descent itself (`line_orbit`): between m + x and m - x. M moves by the mean of the two
-gradients across u and follows the valley's bottom along it,
+**Order 2**: on the line M + s u the swing is the orbit of period two of gradient descent itself
+(`line_orbit`), between m + x and m - x. M moves by the mean of the two gradients across u and
+follows the valley's bottom along it,
 
     dM/dt = -(I - u u') (grad R(M + (m+x) u) + grad R(M + (m-x) u))/2 + (2/eta) m u.
 
 Without an orbit M moves by gradient flow below the edge (the same, as x goes to 0), and by order 1
-above it. S is not held at 2/eta: a swing of finite size is balanced where S at its middle is lower,
-and a swing that is no longer needed does not stop at once, it dies out as it does in descent.
+above it.
 
 **Several critical eigenvalues.** Where a second eigenvalue is near the edge, the swing has a
 covariance X in the span of the three largest, and its force in order 1 is

@@ -1,10 +1,8 @@
 """Where one kind of orbit gives way to the next, from runs, with errors.
 
-At c_2 and c_4 something is born whose width grows as the square root of the distance from the
-threshold: the orbit of period two; the distance of an output from that two steps before. So the
-squared width is a smooth function of c: a cubic is fitted on runs beyond the threshold and
-continued to 0, and the error is how far that of a quadratic is from it, with the fit's own. (Runs
-at the threshold itself would take for ever.)
+At c_2 and c_4 something is born whose squared width is a smooth function of c: the orbit of period
+two; the distance of an output from that two steps before. A cubic is fitted on runs beyond the
+threshold and continued to 0; the error is how far a quadratic's is from it, with the fit's own.
 
 c_div lies between two rates, and its error is half of their distance. The upper is the least at
 which a run diverged. The lower is the next below it at which all survive, less the distance from

@@ -13,13 +13,10 @@ Bounds (Marion and Chizat 2024, Theorems 1 and 2):
 
     2 t_0 L a  <=  S_min  <=  2 t_0 sqrt((2L-1) Lam^2 + (L-1)^2 a^2).
 
-Exact, for L >= 2: the minimiser's Hessian dominates that of a rank-one chain (A_k b_{k-1} = w for
-every k, so A_k A_k' >= w w'/|b_{k-1}|^2), and the arithmetic-geometric mean inequality over the
-ratios |b_k|^2/|b_{k-1}|^2 leaves one free number, s = log(|b_1|^2/t_0):
+Exact, for L >= 2, with one free number, s = log(|b_1|^2/t_0), and convex in it (the proof:
+docs/theory/exact-minimal-sharpness.md; for L = 1, S = 2 |p|^2 Lam everywhere):
 
-    S_min = 2 t_0 min_s lambda_max( e^s Sigma + (L-1) e^{-s/(L-1)} z z' ),   z = Sigma^{1/2} v,
-
-convex in s. For L = 1, S = 2 |p|^2 Lam everywhere.
+    S_min = 2 t_0 min_s lambda_max( e^s Sigma + (L-1) e^{-s/(L-1)} z z' ),   z = Sigma^{1/2} v.
 
 Eliminating s. The matrix is a rank-one update of a multiple of Sigma, so its largest eigenvalue is
 e^s m where m >= Lam solves the secular equation 1 = (L-1) e^{-sL/(L-1)} g(m), with
@@ -33,16 +30,14 @@ terms are positive, so nothing cancels; the stationary point solves
 and gap_i = 1 - lambda_i/Lam, and lies in (0, L-1].
 
 Several outputs: R(W) = |Y - X P'|_F^2 / n with P = W_L...W_1, least at P* = w*', and no p. With
-Q = P* Sigma^{1/2} and hidden layers no narrower than the rank of Q,
+Q = P* Sigma^{1/2} and hidden layers no narrower than the rank of Q (docs/theory/several-outputs.md)
 
-    S_min = 2 min_t lambda_max( t Sigma + (L-1) t^{-1/(L-1)} Q'Q )
-          = 2 L max_{|x|=1} (x'Sigma x)^{1/L} |Qx|^{2-2/L},
+    S_min = 2 min_t lambda_max( t Sigma + (L-1) t^{-1/(L-1)} Q'Q ).
 
-any t an upper bound, any x a lower one (the proof: docs/theory/several-outputs.md). Eliminating t
-as above, g(m) becomes the largest eigenvalue of Q (m - Sigma)^{-1} Q', a matrix of the size of the
-outputs; with y its eigenvector the slope is that of the one output y'P*. Where that eigenvalue is
-repeated the slope may jump over 0: the root is then the place of the jump. With s the largest
-singular value of Q and u its right singular vector, x = u and lambda_max <= t Lam + ... s^2 give
+Eliminating t as above, g(m) becomes the largest eigenvalue of Q (m - Sigma)^{-1} Q', a matrix of
+the size of the outputs; with y its eigenvector the slope is that of the one output y'P*. Where that
+eigenvalue is repeated the slope may jump over 0: the root is then the place of the jump. With s the
+largest singular value of Q and u its right singular vector,
 
     2 L (u'Sigma u)^{1/L} s^{2-2/L}  <=  S_min  <=  2 L Lam^{1/L} s^{2-2/L}.
 """
