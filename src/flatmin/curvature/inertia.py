@@ -15,12 +15,9 @@ V'HV - sigma |V|^2 over V_1..V_k from a given C_k = C, a quadratic form with mat
     Q_k = sigma Psi' N Psi + (a_k'a_k) (x) I / sigma,
     Psi: C -> C W_k + B_k C' a_k' / sigma.
 
-This is a block Cholesky factorisation of sigma I - H: to maximise over V_k is to complete a square,
-so a quadratic form is positive definite exactly when that of V_k and what is left over are. Hence
-its pivots are positive exactly when all eigenvalues are below sigma; the pivot of layer k is
-positive exactly when sigma I > J'Q_{k-1}J, K = JJ'. Cost O(sum_k (m d_k)^3), and H is never formed.
-For one output: N = Q (sigma - |b_k|^2 Q)^{-1} and
-Q_k = sigma (W_k + b_k a_k'/sigma) N (W_k + b_k a_k'/sigma)' + (|a_k|^2/sigma) I.
+This is a block Cholesky factorisation of sigma I - H (docs/theory/sharpness-interval.md): all
+eigenvalues are below sigma exactly when sigma I > J'Q_{k-1}J, K = JJ', for every layer. Cost
+O(sum_k (m d_k)^3), and H is never formed.
 
 Proof in floating point. Q_k grows, as matrices do, with Q_{k-1}, with K and with a_k'a_k, and each
 term is a sum of positive ones: sigma N = Q + Z'Z with LL' = sigma I - J'QJ and Z = L^{-1} J'Q. So

@@ -8,10 +8,9 @@ than gamma (2/eta - l): with
     B_ij = gamma (l_i - 2/eta) [i = j] - <T_ij, grad R>
     (A X)_ij = (1/2) sum_ab <T_ij, T_ab> X_ab
 
-X is the covariance with A X - B >= 0, X >= 0 and tr(X (A X - B)) = 0: it pushes only directions
-that would rise, and no more than it must (Cohen and others 2025). These are the conditions for the
-least (1/2) tr(X A X) - tr(B X) over X >= 0, a convex problem of size k (k + 1)/2. For k = 1 it is
-X = max(0, B/A).
+X is the covariance with A X - B >= 0, X >= 0 and tr(X (A X - B)) = 0 (Cohen and others 2025): the
+conditions for the least (1/2) tr(X A X) - tr(B X) over X >= 0, a convex problem of size
+k (k + 1)/2. For k = 1 it is X = max(0, B/A).
 
 Solved for all networks at once by following the central path: the least of that minus mu log det X,
 by Newton's method with steps damped by 1/(1 + their length), which stay inside X > 0 (Nesterov and
