@@ -20,6 +20,7 @@ CASES = {
     "gd-gelu-d5": "descent:gd_gelu_d5",
     "trace-sharpness": "descent:trace_sharpness",
     "flow-d5": "flow:flow_d5",
+    "flow-outputs": "flow:flow_outputs",
     "central-flow-d5": "central:central_flow_d5",
     "scaling": "descent:scaling",
 }

@@ -42,7 +42,10 @@ def curvature_lanes() -> None:
 
 
 def flow_kernel() -> None:
-    flow(DATA, networks(NARROW), end=1e-3)
+    two = gaussian_samples(4, 2, targets=2).regression()
+    for size in (NARROW, WIDE * thread_count()):
+        flow(DATA, networks(size), end=1e-3)
+        flow(two, networks(size, Architecture.multivariate(2, 2, 2)), end=1e-3)
 
 
 def samples_kernel() -> None:

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from scipy.integrate import solve_ivp
 
 from flatmin.lanes import step_control as kernel
-from flatmin.lanes.flow import flow
+from flatmin.lanes.flow import empty_seats, queue_of
+from flatmin.lanes.flow_one_output import flow
 from flatmin.lanes.layout import Linear, linear
-from flatmin.network.ensemble import aligned
 
 Array = NDArray[np.float64]
 
@@ -110,28 +110,27 @@ def run(
     before: Callable[[Array], None] = lambda record: None,
 ) -> tuple[Array, Array]:
     """Weights [network, P] and records [network, FIELDS], by calls of `steps` until all end."""
-    networks = len(flat)
-    record = kernel.new_record(networks, lanes)
-    blocks = len(record)
-    weights = aligned((blocks, case.parameters, lanes))
-    ends = np.broadcast_to(end, networks)
-    for v in range(networks):
-        weights[v // lanes, :, v % lanes] = flat[v]
-        record[v // lanes, kernel.END, v % lanes] = ends[v]
+    record, weights = kernel.new_record(len(flat)), flat.copy()
+    record[:, kernel.END] = end
     before(record)
     settings = kernel.Settings(
         rtol, rtol / 1000 if atol is None else atol, tolerance, case.settled, -1.0, float(max_steps)
     )
-    cuts = [blocks * t // threads for t in range(threads + 1)]
+    queue = queue_of(np.flatnonzero(record[:, kernel.STATE] == kernel.RUNNING))
 
-    def job(first: int, last: int) -> None:
-        while (record[first:last, kernel.STATE] == kernel.RUNNING).any():
-            flow((0.0,) * lanes, weights, case.network, record, settings, steps, first, last)
+    def job(_: int) -> float:
+        seats, attempted = empty_seats(lanes), 0.0
+        while True:
+            attempted += flow(
+                (0.0,) * lanes, weights, case.network, record, settings, queue, seats, steps
+            )
+            if (seats < 0).all():
+                return attempted
 
     with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(job, cuts[:-1], cuts[1:]))
-    rows = [x.transpose(0, 2, 1).reshape(blocks * lanes, -1)[:networks] for x in (weights, record)]
-    return rows[0].copy(), rows[1].copy()
+        attempted = sum(pool.map(job, range(threads)))
+    assert attempted == record[:, [kernel.ACCEPTED, kernel.REJECTED]].sum()
+    return weights, record
 
 
 def start(widths: Sequence[int], networks: int) -> tuple[Problem, Array]:
@@ -226,6 +225,7 @@ def test_bits_do_not_depend_on_the_company(widths: tuple[int, ...]) -> None:
     same(run(case, flat, tolerance=1e-9, end=ends, threads=2))
     same(run(case, flat, tolerance=1e-9, end=ends, steps=7))
     same(run(case, flat, tolerance=1e-9, end=ends, steps=1))
+    same(run(case, flat, tolerance=1e-9, end=ends, steps=5, lanes=8, threads=2))
     order = np.random.default_rng(0).permutation(11)
     same(run(case, flat[order], tolerance=1e-9, end=ends[order]), order)
 
@@ -265,9 +265,9 @@ def test_ends() -> None:
     np.testing.assert_array_equal(weights[:3], flat[:3])
     assert (record[:3, kernel.TIME] == 0).all()
 
-    # ended lanes are left alone, also by calls for their block
+    # networks that ended are left alone
     def end_first(record: Array) -> None:
-        record[0, kernel.STATE, 0] = kernel.CONVERGED
+        record[0, kernel.STATE] = kernel.CONVERGED
 
     other, record = run(case, flat, end=1.0, before=end_first)
     np.testing.assert_array_equal(other[0], flat[0])
@@ -279,18 +279,17 @@ def test_goes_on_from_an_end() -> None:
     case = problem(MLP)
     flat = gaussian(case, 0.4, 3)
     straight, once = run(case, flat, rtol=1e-11, end=2.0)
-    record = kernel.new_record(3, 4)
-    weights = aligned((1, case.parameters, 4))
-    weights[0, :, :3] = flat.T
+    record, weights = kernel.new_record(3), flat.copy()
     for end in np.linspace(0, 2, 41)[1:]:
         record[:, kernel.END] = end
-        record[0, kernel.STATE, :3] = kernel.RUNNING
+        record[:, kernel.STATE] = kernel.RUNNING
         settings = kernel.Settings(1e-11, 1e-14, 0.0, 0.0, -1.0, 1e5)
-        flow((0.0,) * 4, weights, case.network, record, settings, 10**5, 0, 1)
-        assert (record[0, kernel.TIME, :3] == end).all()
-    assert np.abs(weights[0, :, :3].T - straight).max() < 1e-9
+        call = (queue_of(range(3)), empty_seats(4), 10**5)
+        flow((0.0,) * 4, weights, case.network, record, settings, *call)
+        assert (record[:, kernel.TIME] == end).all()
+    assert np.abs(weights - straight).max() < 1e-9
     # the stops cost at most a step each: the step for what follows is kept
-    assert (record[0, kernel.ACCEPTED, :3] <= once[:, kernel.ACCEPTED] + 40).all()
+    assert (record[:, kernel.ACCEPTED] <= once[:, kernel.ACCEPTED] + 40).all()
 
 
 def test_steps_below_the_rounding_of_time_count() -> None:

@@ -180,10 +180,10 @@ def test_bits_do_not_depend_on_company_threads_or_blocks(architecture, monkeypat
     for members in ([0], [6, 2, 3]):
         few = Ensemble.from_flat(architecture, ensemble.flat()[members])
         assert_same(flow(data, few, **settings), whole, members)
-    size = 2 * 8 * 12 * architecture.parameters
-    monkeypatch.setattr("flatmin.dynamics.flow_batched._BLOCK_BYTES", size)
-    monkeypatch.setattr("flatmin.dynamics.flow_batched._MOST_STEPS", 7)
-    for threads in (1, 2):
+    # Slices of one step, narrow and wide blocks.
+    monkeypatch.setattr("flatmin.dynamics.flow._SLICE_FLOPS", 1.0)
+    for threads, lanes in ((1, 4), (2, 4), (1, 8)):
+        monkeypatch.setattr("flatmin.dynamics.flow.lane_count", lambda *_, n=lanes: n)
         assert_same(flow(data, ensemble, threads=threads, **settings), whole, [*range(7)])
 
 

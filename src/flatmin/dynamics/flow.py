@@ -1,9 +1,7 @@
 """Gradient flow of an ensemble: dW_k/dt = -grad_k, every network with its own steps and end.
 
-Two integrators with one step control: `lanes.flow` for networks with one output, `flow_batched`
-for several. This is their calling side. Lemma 1 says that W_{k+1}' W_{k+1} - W_k W_k' does not
-change under gradient flow: its drift is in every result, next to the integrator's own error
-estimate.
+The calling side of `lanes.flow`. Lemma 1 says that W_{k+1}' W_{k+1} - W_k W_k' does not change
+under gradient flow: its drift is in every result, next to the integrator's own error estimate.
 
 An estimate is never below the rounding that it ignores. A step stores W + (its change), which
 rounds by at most eps |W| / 2, and the change, from which stages of size |W| were formed, by as much
@@ -15,25 +13,24 @@ and the distance that of (eps (|w| + |w*|))^2: below these they are reported as 
 from __future__ import annotations
 
 from threading import Event, Lock
-from typing import Any, Protocol
 
 import numpy as np
 
-from flatmin.core.arrays import Float, Whole, Yes
+from flatmin.core.arrays import Float, Whole
 from flatmin.core.checks import check_count, check_positive
 from flatmin.core.errors import SettingError
+from flatmin.core.memory import check_memory
 from flatmin.core.progress import advancing
-from flatmin.core.threads import over_each, thread_count
+from flatmin.core.threads import over_blocks, over_each, thread_count
 from flatmin.curvature import sharpness
-from flatmin.curvature.linear import backward
 from flatmin.data.regression import Regression
 from flatmin.dynamics.descent import Progress
 from flatmin.dynamics.endings import LEARNED_AT, check_share, flow_endings
-from flatmin.dynamics.flow_batched import BatchedFlow
 from flatmin.dynamics.measures import (
     LAYER_MEASURES,
     below_saddles,
     drift,
+    error_of_map,
     passes_nothing,
     rounding_of_risk,
     task,
@@ -41,12 +38,14 @@ from flatmin.dynamics.measures import (
 )
 from flatmin.dynamics.outcome import Outcome
 from flatmin.dynamics.recording import Recording, Trace
+from flatmin.lanes import flow_one_output, flow_several_outputs
 from flatmin.lanes import step_control as kernel
-from flatmin.lanes.flow import flow as advance_lanes
+from flatmin.lanes.flow import empty_seats, queue_of
 from flatmin.lanes.layout import linear
 from flatmin.lanes.step_control import FLOW_STEPS, RTOL, Settings
+from flatmin.lanes.tableau import SIZE
 from flatmin.network.architecture import Family
-from flatmin.network.ensemble import Ensemble
+from flatmin.network.ensemble import Ensemble, lane_count
 
 # The absolute tolerance is this share of the relative one, in the unit of weights: small weights
 # near the saddle at 0 need it, and after training they are of the order of the unit.
@@ -54,8 +53,13 @@ ATOL_SHARE = 1e-3
 # A flow has arrived where what is left moves no direction of the weights by more than about this
 # share of them: a gradient of so many units, times lam/Lam.
 ARRIVED = 1e-10
-_SLICE = 64
-_LANES = 4
+# Flops a slice may take: some hundredths of a second.
+_SLICE_FLOPS = 2e8
+
+INTEGRATORS = {
+    Family.ONE_OUTPUT: flow_one_output.flow,
+    Family.SEVERAL_OUTPUTS: flow_several_outputs.flow,
+}
 
 
 def flow(
@@ -106,163 +110,134 @@ def flow(
     most = float(check_count("max_steps", max_steps))
     rounding = rounding_of_risk(regression, architecture)
     settings = Settings(rtol, atol, tolerance, settled, rounding, most)
-    integrator = INTEGRATORS[architecture.family](regression, ensemble, settings, float(end))
-    run = _Flow(regression, ensemble, integrator, recording)
+    run = _Flow(regression, ensemble, settings, float(end), recording, threads or thread_count())
     with advancing(progress, "flow", int(max_steps) * len(ensemble)) as advance:
-        run.finish(threads or thread_count(), advance)
+        run.finish(advance)
     return run.outcome(goal)
 
 
-class _Integrator(Protocol):
-    """Networks in blocks on their way; `record` is `[block, FIELDS, network]` as in `lanes.flow`.
-
-    A block may be advanced while others are, and how a run is cut into slices changes no bits.
-    `whole` says that blocks are measured with the networks in them that ended.
-    """
-
-    record: Float
-    slice_steps: int
-    whole: bool
-
-    def advance(self, block: int, steps: int) -> None:
-        """At most `steps` attempted steps of every network of a block that has not ended."""
-        ...
-
-    def weights(self, block: int) -> Float:
-        """The weights of a block as `[network, P]`."""
-        ...
-
-    def distance(self, flat: Float) -> Float:
-        """|P - P*|_F^2 of networks given by their weights."""
-        ...
-
-
-class _Lanes:
-    """Networks with one output, advanced by the compiled kernel."""
-
-    slice_steps = _SLICE
-    whole = True  # an idle lane costs nothing
-
-    def __init__(
-        self, regression: Regression, ensemble: Ensemble, settings: Settings, end: float
-    ) -> None:
-        self._regression, self._architecture = regression, ensemble.architecture
-        # Networks end at very different steps: narrow blocks leave fewer lanes idle.
-        self._weights = Ensemble.from_flat(self._architecture, ensemble.flat(), _LANES).lanes
-        self.record: Float = kernel.new_record(len(ensemble), _LANES)
-        self.record[:, kernel.END] = end
-        self._settings = settings
-        widths = (self._architecture.inputs, *self._architecture.widths)
-        self._network = linear(widths, self._architecture.p, regression.sigma, regression.w_star)
-
-    def advance(self, block: int, steps: int) -> None:
-        """At most `steps` attempted steps of every lane of a block that has not ended."""
-        lanes = (0.0,) * _LANES
-        where = (steps, block, block + 1)
-        advance_lanes(lanes, self._weights, self._network, self.record, self._settings, *where)
-
-    def weights(self, block: int) -> Float:
-        """The weights of a block as `[network, P]`."""
-        return np.ascontiguousarray(self._weights[block].T)
-
-    def distance(self, flat: Float) -> Float:
-        """|w - w*|^2 of each network."""
-        w = backward(self._architecture.split(flat), self._architecture.p)[0]
-        return np.asarray(np.sum((w - self._regression.w_star) ** 2, axis=1))
-
-
-INTEGRATORS: dict[Family, Any] = {
-    Family.ONE_OUTPUT: _Lanes,
-    Family.SEVERAL_OUTPUTS: BatchedFlow,
-}
-
-
 class _Flow:
-    """An ensemble on its way: the integrator and the rows of the trace."""
+    """An ensemble on its way: weights, the integrator's records and the rows of the trace."""
 
     def __init__(
         self,
         regression: Regression,
         ensemble: Ensemble,
-        integrator: _Integrator,
+        settings: Settings,
+        end: float,
         recording: Recording | None,
+        threads: int,
     ) -> None:
-        self._regression, self._architecture = regression, ensemble.architecture
-        self._task = task(regression, self._architecture)
+        architecture = ensemble.architecture
+        self._regression, self._architecture = regression, architecture
+        self._task, self._settings = task(regression, architecture), settings
         self._initial = ensemble.flat()
-        self._integrator, self._recording = integrator, recording
+        self._weights = self._initial.copy()
+        self._record = kernel.new_record(len(ensemble))
+        self._record[:, kernel.END] = end
+        one, target = architecture.family is Family.ONE_OUTPUT, regression.w_star.T
+        self._network = linear(
+            (architecture.inputs, *architecture.widths),
+            architecture.p if one else (),
+            regression.sigma,
+            target if one else np.atleast_2d(target),
+        )
+        # What a lane holds, in networks: the derivatives of one output are small.
+        held = 3 if one else SIZE + 3
+        numbers, each = held * architecture.parameters, -(-len(ensemble) // threads)
+        self._lanes, self._threads = lane_count(numbers, each), threads
+        # The threads that have something to do.
+        busy = min(threads, -(-len(ensemble) // self._lanes))
+        check_memory("gradient flow", 8.0 * busy * self._lanes * numbers)
+        self._recording = recording
         self._every = 0 if recording is None else recording.every
-        self._rows: dict[int, list[dict[str, Float]]] = {}
-        self._last_time: dict[int, Float] = {}
+        self._rows: list[dict[str, Float]] = []
+        self._kept = np.full(len(ensemble), np.nan)  # time of the last row of each network
         if recording is not None and "sharpness" in recording.quantities:
             self._vectors = np.zeros_like(self._initial)
 
-    def finish(self, threads: int, progress: Progress | None) -> None:
-        """Every block to its end, each by one thread at a time."""
-        integrator, lock = self._integrator, Lock()
-
-        def work(block: int, cancelled: Event) -> None:
+    def finish(self, progress: Progress | None) -> None:
+        """Every network to its end, with a row of the trace every so many attempted steps."""
+        until = 0.0 if self._every else np.inf
+        while len(going := np.flatnonzero(self._field(kernel.STATE) == kernel.RUNNING)):
+            self._advance(going, until, progress)
             if self._every:
-                integrator.advance(block, 0)
-                self._keep(block)
-            missing = self._every or integrator.slice_steps
-            while self._running(block).any() and not cancelled.is_set():
-                before, steps = self._attempts(block), min(missing, integrator.slice_steps)
-                integrator.advance(block, steps)
-                missing -= steps
-                if self._every and (missing == 0 or not self._running(block).any()):
-                    self._keep(block)
-                missing = missing or self._every or integrator.slice_steps
+                self._keep(going)
+                until += self._every
+
+    def _field(self, column: int) -> Float:
+        return np.asarray(self._record[:, column].copy())
+
+    @property
+    def _time(self) -> Float:
+        return self._field(kernel.TIME) + self._field(kernel.TIME_LOW)
+
+    def _advance(self, going: Whole, until: float, progress: Progress | None) -> None:
+        """These networks, until they end or have attempted so many steps."""
+        advance, lock = INTEGRATORS[self._architecture.family], Lock()
+        queue, lanes = queue_of(going, until), (0.0,) * self._lanes
+        flops = 6.0 * SIZE * self._regression.targets * self._initial[0].size * self._lanes
+        steps = max(1, int(_SLICE_FLOPS / flops))
+
+        def work(thread: int, cancelled: Event) -> None:
+            seats, begun = empty_seats(self._lanes), False
+            while not cancelled.is_set() and (not begun or np.any(seats >= 0)):
+                begun = True
+                attempted = advance(
+                    lanes, self._weights, self._network, self._record, self._settings,
+                    queue, seats, steps,
+                )  # fmt: skip
                 if progress is not None:
                     with lock:
-                        progress(int(self._attempts(block) - before))
+                        progress(int(attempted))
 
-        over_each(work, len(integrator.record), threads)
+        over_each(work, min(self._threads, -(-len(going) // self._lanes)), self._threads)
 
-    def _running(self, block: int) -> Yes:
-        return np.asarray(self._integrator.record[block, kernel.STATE] == kernel.RUNNING)
-
-    def _attempts(self, block: int) -> float:
-        record = self._integrator.record[block]
-        return float(np.max(record[kernel.ACCEPTED] + record[kernel.REJECTED]))
-
-    def _members(self, block: int) -> slice:
-        size = self._integrator.record.shape[2]
-        return slice(block * size, min((block + 1) * size, len(self._initial)))
-
-    def _keep(self, block: int) -> None:
-        """One record of a block; networks that ended before it are NaN."""
-        recording = self._recording
+    def _keep(self, going: Whole) -> None:
+        """One row of the trace, of the networks that have moved since the last."""
+        recording, number = self._recording, len(self._rows)
         assert recording is not None
-        members = self._members(block)
-        count = members.stop - members.start
-        rows = self._rows.setdefault(block, [])
-        record = self._integrator.record[block][:, :count]
-        time = record[kernel.TIME] + record[kernel.TIME_LOW]
-        moved = time != self._last_time[block] if rows else np.ones(count, dtype=bool)
-        going = np.flatnonzero(moved | self._running(block)[:count] | self._integrator.whole)
-        chosen = np.arange(members.start, members.stop)[going]
-        flat = self._integrator.weights(block)[going]
-        row = {"time": time[going]}
-        if "excess_risk" in recording.quantities:
-            row["excess_risk"] = record[kernel.EXCESS, going]
-        if "gradient" in recording.quantities:
-            row["gradient"] = np.sqrt(record[kernel.GRADIENT, going])
-        if "distance" in recording.quantities:
-            row["distance"] = self._integrator.distance(flat)
-        if "sharpness" in recording.quantities:
-            row |= self._sharpness(flat, chosen, len(rows), recording.sharpness_tolerance)
-        layers, initial = self._architecture.split(flat), self._initial[chosen]
-        for name in recording.layers:
-            row[name] = LAYER_MEASURES[name](layers, self._architecture.split(initial), self._task)
-        rows.append({})
-        for name, values in row.items():
-            rows[-1][name] = np.full((count, *values.shape[1:]), np.nan)
-            rows[-1][name][moved] = values[moved[going]]
-        self._last_time[block] = time
-        if recording.most is not None and len(rows) > recording.most and len(rows) % 2:
-            rows[:] = rows[::2]
+        row: dict[str, Float] = {}
+        going = going[self._time[going] != self._kept[going]]
+        self._kept[going] = self._time[going]
+        known = {
+            "time": self._time[going],
+            "excess_risk": self._field(kernel.EXCESS)[going],
+            "gradient": np.sqrt(self._field(kernel.GRADIENT)[going]),
+        }
+
+        def keep(name: str, members: Whole, values: Float) -> None:
+            blank = row.setdefault(name, np.full((len(self._initial), *values.shape[1:]), np.nan))
+            blank[members] = values
+
+        for name, values in known.items():
+            if name == "time" or name in recording.quantities:
+                keep(name, going, values)
+
+        def measure(first: int, last: int) -> None:
+            members = going[first:last]
+            flat = self._weights[members]
+            layers, initial = map(self._architecture.split, (flat, self._initial[members]))
+            if "distance" in recording.quantities:
+                keep("distance", members, self._distance(flat))
+            if "sharpness" in recording.quantities:
+                found = self._sharpness(flat, members, number, recording.sharpness_tolerance)
+                for name, values in found.items():
+                    keep(name, members, values)
+            for name in recording.layers:
+                keep(name, members, LAYER_MEASURES[name](layers, initial, self._task))
+
+        if len(going):
+            over_blocks(measure, len(going), self._threads)
+        self._rows.append(row)
+        if recording.most is not None and len(self._rows) > recording.most and number % 2 == 0:
+            self._rows = self._rows[::2]
             self._every *= 2
+
+    def _distance(self, flat: Float) -> Float:
+        """|P - P*|_F^2 of networks given by their weights."""
+        error = error_of_map(self._architecture.split(flat), self._task)
+        return np.asarray(np.sum(error**2, axis=(1, 2)))
 
     def _sharpness(
         self, flat: Float, members: Whole, number: int, tolerance: float
@@ -281,16 +256,10 @@ class _Flow:
 
     def outcome(self, goal: float) -> Outcome:
         """The record of the end."""
-        n, integrator = len(self._initial), self._integrator
-
-        def field(row: int) -> Float:
-            return integrator.record[:, row].reshape(-1)[:n].copy()
-
-        blocks = range(len(integrator.record))
-        flat = np.concatenate([integrator.weights(block) for block in blocks])[:n]
+        n, flat, field = len(self._initial), self._weights, self._field
         split = self._architecture.split
         with np.errstate(over="ignore", invalid="ignore"):
-            distance = integrator.distance(flat)
+            distance = self._distance(flat)
             moved = drift(split(flat), split(self._initial)).max(axis=1, initial=0.0)
             size = np.linalg.norm(np.maximum(np.abs(flat), np.abs(self._initial)), axis=1)
             accepted, eps = field(kernel.ACCEPTED), float(np.finfo(np.float64).eps)
@@ -299,9 +268,9 @@ class _Flow:
                 moved = np.where(accepted > 0, np.maximum(moved, eps * size**2), moved)
             far = np.sqrt(distance) + 2.0 * np.linalg.norm(self._regression.w_star)
             distance = np.maximum(distance, (eps * far) ** 2)
-        final = Ensemble.from_flat(self._architecture, flat, _LANES)
+        final = Ensemble.from_flat(self._architecture, flat)
         excess, gradient = field(kernel.EXCESS), np.sqrt(field(kernel.GRADIENT))
-        time = field(kernel.TIME) + field(kernel.TIME_LOW)
+        time = self._time
         idle = passes_nothing(self._regression, final, excess, gradient)
         arrived = field(kernel.STATE) == kernel.CONVERGED
         return Outcome(
@@ -327,13 +296,10 @@ class _Flow:
     def _trace(self) -> Trace | None:
         if self._recording is None:
             return None
-        length = max(len(rows) for rows in self._rows.values())
-        values: dict[str, Any] = {}
-        for block, rows in self._rows.items():
-            for record, row in enumerate(rows):
-                for name, numbers in row.items():
-                    if name not in values:
-                        shape = (length, len(self._initial), *numbers.shape[1:])
-                        values[name] = np.full(shape, np.nan)
-                    values[name][record, self._members(block)] = numbers
-        return Trace(np.arange(length, dtype=np.int64) * self._every, values)
+        values: dict[str, Float] = {}
+        for number, row in enumerate(self._rows):
+            for name, numbers in row.items():
+                if name not in values:
+                    values[name] = np.full((len(self._rows), *numbers.shape), np.nan)
+                values[name][number] = numbers
+        return Trace(np.arange(len(self._rows), dtype=np.int64) * self._every, values)

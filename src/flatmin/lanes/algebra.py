@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flatmin.lanes.compiling import helper, inlined, shared
+from flatmin.lanes.compiling import helper, inlined
 from flatmin.lanes.tiles import in_twos, inner, outer, put, scaled, take, zeros
 from flatmin.lanes.vectors import fma, where
 
@@ -125,13 +125,13 @@ def scale_into(factor, x, y, size):
         y[j] = factor * x[j]
 
 
-@shared
+@inlined
 def larger(x, y):
     """max(x, y); y where x is not a number."""
     return where(x > y, x, y)
 
 
-@shared
+@inlined
 def smaller(x, y):
     """min(x, y); y where x is not a number."""
     return where(x < y, x, y)

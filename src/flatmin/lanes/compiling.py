@@ -16,7 +16,6 @@ from typing import Any
 
 from numba import njit
 from numba import types as _types
-from numba.extending import register_jitable
 
 from flatmin.lanes.kept import Kept
 from flatmin.lanes.parts import as_parts
@@ -51,11 +50,6 @@ inlined = _of_types_only(forceinline=True)
 
 helper = _of_types_only()
 """For larger parts of a kernel."""
-
-shared: Callable[[Callable[..., Any]], Callable[..., Any]] = register_jitable(
-    forceinline=True, **_NO_DOORS
-)
-"""As `inlined`, and still a Python function: for formulas that NumPy's arrays go through too."""
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:

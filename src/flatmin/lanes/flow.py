@@ -1,138 +1,124 @@
-"""Gradient flow of many deep linear networks at once, on lane vectors.
+"""Gradient flow of many linear networks at once, on lane vectors.
 
-With b_L = p, b_{k-1} = W_k' b_k, w = b_0 and a_1 = 2 Sigma (w - w*), a_{k+1} = W_k a_k the flow is
+The explicit Runge-Kutta method of `tableau` under `step_control`, for any way to compute and keep
+the derivatives of its stages: `flow_one_output` and `flow_several_outputs`. Every lane has its own
+time, step, error control and end, by lane-wise selection.
 
-    dW_k/dt = -b_k a_k'                                  excess risk (w - w*)' Sigma (w - w*)
-
-integrated by the explicit Runge-Kutta method of `tableau` under `step_control`. Every lane has its
-own time, step, error control and end, by lane-wise selection: its bits depend neither on its
-neighbours, nor on the lane count, nor on where a run is cut into calls.
-
-The derivatives have rank one in every layer and are kept as their factors. The weights of a stage
-are therefore never formed; with b_m, a_m the factors of the earlier stages m,
-
-    (W_k - h sum_m A_m b_m a_m')' x = W_k' x - h sum_m A_m (b_m . x) a_m
-
-costs 4d per layer and earlier stage, for both directions, where forming them costs d^2. The factors
-of stage s at node k begin at SIZE nodes[k] + s d_k.
+Networks end at very different steps. A lane whose network has ended takes the next one from a queue
+that all threads share, so no lane waits for another and no thread for another, until the queue is
+empty. A network's bits depend neither on its lane, nor on its neighbours, nor on the lane count,
+nor on where a run is cut into calls.
 """
 # mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False, disallow-untyped-calls=False
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
-from flatmin.lanes.algebra import input_gradient, larger
+import numpy as np
+from llvmlite import ir
+from numba.core import types
+
+from flatmin.lanes.algebra import larger
 from flatmin.lanes.compiling import compiled, helper, inlined
 from flatmin.lanes.layout import scratch
 from flatmin.lanes.step_control import (
+    ACCEPTED,
+    EMPTY,
     FIELDS,
+    REJECTED,
     RUNNING,
     STATE,
     Control,
     Sums,
-    first_guess,
     first_step,
     fitted,
     judged,
     step_error,
     stepped,
 )
-from flatmin.lanes.tableau import (
-    COEFFICIENTS,
-    COUNTS,
-    FIFTH,
-    FINAL,
-    SIZE,
-    STAGES,
-    THIRD,
-    THIRD_AT,
-    UPDATE,
+from flatmin.lanes.tableau import FIFTH, FINAL, SIZE, THIRD, THIRD_AT, UPDATE
+from flatmin.lanes.tiles import in_threes, outer, put, take, zeros
+from flatmin.lanes.vectors import (
+    absolute,
+    all_lanes,
+    fma,
+    intrinsic,
+    root,
+    splat,
+    vectors,
+    where,
 )
-from flatmin.lanes.tiles import in_threes, in_twos, outer, put, take, zeros
-from flatmin.lanes.vectors import absolute, all_lanes, fma, root, splat, vectors, where
-
-# --- derivatives ---------------------------------------------------------------------------------
 
 
-@inlined
-def _dot(x, y, size):
-    """x.y, in one chain."""
-    total = 0.0
-    for e in range(size):
-        total = fma(x[e], y[e], total)
-    return total
+class Slopes(NamedTuple):
+    """How the derivatives K_s of the stages s = 0 .. SIZE - 1 of a step are computed and kept.
 
-
-def _entries(count: int) -> Any:
-    @inlined
-    def tile(w, across, along, x, ins, v, span, stages, used, dots, y):
-        total = zeros(w, count)
-        for e in range(ins):
-            total = outer(take(w[e * along :], count, across), x[e], total)
-        for m in range(used):
-            total = outer(take(v[stages[m] * span :], count, 1), dots[m], total)
-        put(y, 1, total)
-
-    return tile
-
-
-_some_entries = in_threes(_entries)
-
-
-@inlined
-def _product(w, across, along, x, ins, v, y, outs, s, step, dots):
-    """y_s = W x_s + step sum_m A_sm (x_m . x_s) v_m, m over the stages that s uses.
-
-    Entry (o, e) of W, seen as the map from x to y, is w[o across + e along]; x, v and y begin with
-    stage 0 of their node. The entries of y are taken in threes.
+    numbers(network)                      lane vectors of memory
+    derive(w, network, memory, s, step)   K_s, from those before it, or K_0; returns the excess risk
+                                          there. `step` is -h
+    row(network, memory, k, i)            (a, across, b, along) where row i of layer k of K_s is
+                                          b[s along] a[s across + c], c = 0, 1, ...
     """
-    stages, used, x_s, y_s = STAGES[s], COUNTS[s], x[s * ins :], y[s * outs :]
-    for m in range(used):
-        dots[m] = step * COEFFICIENTS[s, m] * _dot(x_s, x[stages[m] * ins :], ins)
-    o = 0
-    while o < outs:
-        row, rest = w[o * across :], outs - o
-        o += _some_entries(
-            rest, row, across, along, x_s, ins, v[o:], outs, stages, used, dots, y_s[o:]
-        )
+
+    numbers: Any
+    derive: Any
+    row: Any
+
+
+class Queue(NamedTuple):
+    """Networks to be advanced, for all threads."""
+
+    waiting: Any  # their numbers
+    taken: Any  # [1] how many of them are taken
+    until: float  # a network leaves its lane after so many attempted steps in all
+
+
+# --- seats ---------------------------------------------------------------------------------------
+
+
+@intrinsic
+def _counted(typing, counter):
+    """counter[0], which becomes one more, at once for all threads."""
+
+    def codegen(context, builder, signature, arguments):
+        place = context.make_array(counter)(context, builder, arguments[0]).data
+        return builder.atomic_rmw("add", place, ir.Constant(ir.IntType(64), 1), "monotonic")
+
+    return types.int64(counter), codegen
 
 
 @helper
-def _derive(w, network, a, b, dots, s, step):
-    """The factors a_s, b_s of stage s of a step; returns its excess risk. `step` is -h."""
-    widths, layers, nodes = network.layout
-    depth, d = len(widths) - 1, widths[0]
-    for i in range(widths[depth]):
-        b[SIZE * nodes[depth] + s * widths[depth] + i] = network.p[i]
-    for k in range(depth - 1, -1, -1):
-        here, there = SIZE * nodes[k], SIZE * nodes[k + 1]
-        rows, columns = widths[k + 1], widths[k]
-        _product(
-            w[layers[k] :], 1, columns, b[there:], rows, a[here:], b[here:], columns, s, step, dots
-        )
-    error = b[s * d :]
-    for j in range(d):
-        error[j] = error[j] - network.target[j]
-    risk = input_gradient(network.sigma, error, a[s * d :])
-    for k in range(depth - 1):
-        here, there = SIZE * nodes[k], SIZE * nodes[k + 1]
-        rows, columns = widths[k + 1], widths[k]
-        _product(
-            w[layers[k] :], columns, 1, a[here:], columns, b[there:], a[there:], rows, s, step, dots
-        )
-    return risk
+def _sit(lane, network, weights, record, w, row):
+    """A network takes a lane of w and row."""
+    for j in range(len(w)):
+        w[j, lane] = weights[network, j]
+    for j in range(FIELDS):
+        row[j, lane] = record[network, j]
 
 
-@inlined
-def _gradient_square(layout, a, b):
-    """|gradient|^2 = sum over layers of |b_above|^2 |a_below|^2, at stage 0."""
-    total = 0.0
-    for k in range(len(layout.widths) - 1):
-        above, below = b[SIZE * layout.nodes[k + 1] :], a[SIZE * layout.nodes[k] :]
-        squares = _dot(above, above, layout.widths[k + 1])
-        total = fma(squares, _dot(below, below, layout.widths[k]), total)
-    return total
+@helper
+def _rise(lane, network, weights, record, w, row):
+    """A network's numbers return from its lane; returns how many steps it attempted there."""
+    before = record[network, ACCEPTED] + record[network, REJECTED]
+    for j in range(len(w)):
+        weights[network, j] = w[j, lane]
+    for j in range(FIELDS):
+        record[network, j] = row[j, lane]
+    return record[network, ACCEPTED] + record[network, REJECTED] - before
+
+
+@helper
+def _fill(lane, seats, queue, weights, record, w, row):
+    """The next network of the queue takes a lane, or none does."""
+    seats[lane] = -1
+    row[STATE, lane] = EMPTY
+    # The counter stays where it is once the queue is empty, or nearly.
+    if queue.taken[0] < len(queue.waiting):
+        place = _counted(queue.taken)
+        if place < len(queue.waiting):
+            seats[lane] = queue.waiting[place]
+            _sit(lane, seats[lane], weights, record, w, row)
 
 
 # --- new weights and errors ----------------------------------------------------------------------
@@ -140,16 +126,16 @@ def _gradient_square(layout, a, b):
 
 def _changes(count: int) -> Any:
     @inlined
-    def tile(a, columns, factors, change):
+    def tile(a, across, factors, change, columns):
         finals = len(FINAL)
         total, fifth = zeros(a, count), zeros(a, count)
         for m in range(finals):
-            x = take(a[FINAL[m] * columns :], count, 1)
+            x = take(a[FINAL[m] * across :], count, 1)
             total = outer(x, factors[m], total)
             fifth = outer(x, factors[finals + m], fifth)
         third = total
         for m in range(len(THIRD_AT)):
-            x = take(a[FINAL[THIRD_AT[m]] * columns :], count, 1)
+            x = take(a[FINAL[THIRD_AT[m]] * across :], count, 1)
             third = outer(x, factors[2 * finals + m], third)
         put(change, 1, total)
         put(change[columns:], 1, fifth)
@@ -158,7 +144,7 @@ def _changes(count: int) -> Any:
     return tile
 
 
-_some_changes = in_twos(_changes)
+_some_changes = in_threes(_changes)
 
 
 @inlined
@@ -179,103 +165,136 @@ def _weigh(w, new, change, columns, settings, sums):
     return sums
 
 
-@helper
-def _combine(w, new, layout, a, b, factors, change, step, settings):
-    """The new weights; returns the step's sums of squares."""
-    finals = len(FINAL)
-    zero = splat(w, 0.0)
-    sums = Sums(zero, zero, zero, zero, zero, zero)
-    for k in range(len(layout.widths) - 1):
-        rows, columns = layout.widths[k + 1], layout.widths[k]
-        below, above = a[SIZE * layout.nodes[k] :], b[SIZE * layout.nodes[k + 1] :]
-        for i in range(rows):
-            for m in range(finals):
-                x = step * above[FINAL[m] * rows + i]
-                factors[m] = UPDATE[m] * x
-                factors[finals + m] = FIFTH[m] * x
-            for m in range(len(THIRD_AT)):
-                factors[2 * finals + m] = -THIRD[m] * (step * above[FINAL[THIRD_AT[m]] * rows + i])
-            c = 0
-            while c < columns:
-                c += _some_changes(columns - c, below[c:], columns, factors, change[c:])
-            at = layout.layers[k] + i * columns
-            sums = _weigh(w[at:], new[at:], change, columns, settings, sums)
-    return sums
+def integrator(slopes: Slopes) -> Any:
+    """The compiled integrator with these derivatives."""
+    numbers_of, derive, row_of = slopes
+
+    @helper
+    def combine(w, new, network, memory, factors, change, step, settings):
+        """The new weights; returns the step's sums of squares."""
+        layout, finals = network.layout, len(FINAL)
+        zero = splat(w, 0.0)
+        sums = Sums(zero, zero, zero, zero, zero, zero)
+        for k in range(len(layout.widths) - 1):
+            columns = layout.widths[k]
+            for i in range(layout.widths[k + 1]):
+                a, across, b, along = row_of(network, memory, k, i)
+                for m in range(finals):
+                    x = step * b[FINAL[m] * along]
+                    factors[m] = UPDATE[m] * x
+                    factors[finals + m] = FIFTH[m] * x
+                for m in range(len(THIRD_AT)):
+                    factors[2 * finals + m] = -THIRD[m] * (step * b[FINAL[THIRD_AT[m]] * along])
+                c = 0
+                while c < columns:
+                    c += _some_changes(columns - c, a[c:], across, factors, change[c:], columns)
+                at = layout.layers[k] + i * columns
+                sums = _weigh(w[at:], new[at:], change, columns, settings, sums)
+        return sums
+
+    @helper
+    def begun(w, network, memory, settings):
+        """The first step, from |W| and |K_0|, root mean square in the tolerance's units."""
+        layout, weights, slopes = network.layout, splat(w, 0.0), splat(w, 0.0)
+        for k in range(len(layout.widths) - 1):
+            columns = layout.widths[k]
+            for i in range(layout.widths[k + 1]):
+                a, _, b, _ = row_of(network, memory, k, i)
+                for c in range(columns):
+                    x = w[layout.layers[k] + i * columns + c]
+                    unit = fma(settings.rtol, absolute(x), settings.atol)
+                    x, g = x / unit, b[0] * a[c] / unit
+                    weights, slopes = fma(x, x, weights), fma(g, g, slopes)
+        size = layout.layers[-1]
+        return first_step(root(weights / size), root(slopes / size))
+
+    @helper
+    def gradient_square(network, memory):
+        """|K_0|^2."""
+        layout, total = network.layout, splat(memory, 0.0)
+        for k in range(len(layout.widths) - 1):
+            for i in range(layout.widths[k + 1]):
+                a, _, b, _ = row_of(network, memory, k, i)
+                squares = splat(memory, 0.0)
+                for c in range(layout.widths[k]):
+                    squares = fma(a[c], a[c], squares)
+                total = fma(squares, b[0] * b[0], total)
+        return total
+
+    def flow(lanes, weights, network, record, settings, queue, seats, steps):
+        """Advance networks of the queue, as many at once as lanes, by `steps` steps of all lanes.
+
+        lanes      tuple of n floats; only its length, the lane count, is used
+        weights    [network, P], changed in place
+        network    a `Linear` of `layout`
+        record     [network, FIELDS], changed in place: a `Control` each, of `new_record`
+        settings   of `step_control`
+        queue      a `Queue`
+        seats      [n] the network in each lane or -1: what a thread has begun and goes on with
+
+        Returns the number of steps attempted, of all networks together; there is no more to do if
+        nobody sits. A network that has REACHED its end goes on from there if its end is raised and
+        its state cleared.
+        """
+        n, size, width = len(lanes), len(weights[0]), 0
+        for columns in network.layout.widths:
+            width = max(width, columns)
+        numbers = 2 * size + FIELDS + 1 + 3 * SIZE + 3 * width + numbers_of(network)
+        buffer = scratch(numbers * n, weights)
+        w = vectors(lanes, buffer)
+        new, row, gone = w[size:], w[2 * size :], w[2 * size + FIELDS :]
+        factors, change, memory = gone[1:], gone[1 + 3 * SIZE :], gone[1 + 3 * SIZE + 3 * width :]
+        # The same numbers, lane by lane.
+        own = buffer[: size * n].reshape(size, n)
+        fields = buffer[2 * size * n : (2 * size + FIELDS + 1) * n].reshape(FIELDS + 1, n)
+        for lane in range(n):
+            if seats[lane] >= 0:
+                _sit(lane, seats[lane], weights, record, own, fields)
+            else:
+                _fill(lane, seats, queue, weights, record, own, fields)
+        attempted, tried = 0.0, 0
+        while True:
+            c = Control(*take(row, FIELDS, 1))
+            excess = derive(w, network, memory, 0, splat(lanes, 0.0))
+            c = judged(c, excess, gradient_square(network, memory), settings)
+            put(row, 1, c)
+            running = (c.state == RUNNING) & (c.accepted + c.rejected < queue.until)
+            if tried == steps or all_lanes(c.state == EMPTY):
+                break
+            if not all_lanes(running | (c.state == EMPTY)):
+                gone[0] = where(running | (c.state == EMPTY), 0.0, 1.0)
+                for lane in range(n):
+                    if fields[FIELDS, lane] > 0.0:
+                        attempted += _rise(lane, seats[lane], weights, record, own, fields)
+                        _fill(lane, seats, queue, weights, record, own, fields)
+                continue
+            h = c.step
+            if not all_lanes(~running | (h > 0.0)):
+                h = where(running & ~(h > 0.0), begun(w, network, memory, settings), h)
+            free, move = fitted(c, h)
+            for s in range(1, SIZE):
+                derive(w, network, memory, s, -move)
+            sums = combine(w, new, network, memory, factors, change, -move, settings)
+            e, local = step_error(sums, size)
+            put(row, 1, stepped(c, h, move, free, e, local))
+            for j in range(size):
+                w[j] = where(running & (e < 1.0), new[j], w[j])
+            tried += 1
+        for lane in range(n):
+            if seats[lane] >= 0:
+                attempted += _rise(lane, seats[lane], weights, record, own, fields)
+        return attempted
+
+    # Compiled forms are kept by this name.
+    flow.__module__, flow.__qualname__ = derive.py_func.__module__, "flow"
+    return compiled(flow)
 
 
-@helper
-def _scaled_norms(w, layout, a, b, settings):
-    """|W|, |K_0| and |K_1 - K_0|, root mean square in the tolerance's units."""
-    d0 = d1 = d2 = 0.0
-    for k in range(len(layout.widths) - 1):
-        rows, columns, layer = layout.widths[k + 1], layout.widths[k], w[layout.layers[k] :]
-        below, above = a[SIZE * layout.nodes[k] :], b[SIZE * layout.nodes[k + 1] :]
-        for i in range(rows):
-            for c in range(columns):
-                x = layer[i * columns + c]
-                weight = 1.0 / fma(settings.rtol, absolute(x), settings.atol)
-                slope = above[i] * below[c]
-                x, g = x * weight, slope * weight
-                change = (above[rows + i] * below[columns + c] - slope) * weight
-                d0, d1, d2 = fma(x, x, d0), fma(g, g, d1), fma(change, change, d2)
-    size = layout.layers[-1]
-    return root(d0 / size), root(d1 / size), root(d2 / size)
+def queue_of(waiting: Any, until: float = np.inf) -> Queue:
+    """A queue of these networks, nobody taken yet."""
+    return Queue(np.asarray(waiting, dtype=np.int64), np.zeros(1, dtype=np.int64), float(until))
 
 
-# --- the integrator ------------------------------------------------------------------------------
-
-
-@helper
-def _flow_block(lanes, weights, network, record, settings, steps, memory):
-    """`flow` of one block of flat weights."""
-    layout, size = network.layout, network.layout.layers[-1]
-    w, row, a = vectors(lanes, weights), vectors(lanes, record), vectors(lanes, memory)
-    b = a[SIZE * layout.nodes[-1] :]
-    new = b[SIZE * layout.nodes[-1] :]
-    dots, factors, change = new[size:], new[size + SIZE :], new[size + 4 * SIZE :]
-    c = Control(*take(row, FIELDS, 1))
-    tried = 0
-    while True:
-        risk = _derive(w, network, a, b, dots, 0, splat(lanes, 0.0))
-        c = judged(c, risk, _gradient_square(layout, a, b), settings)
-        running = c.state == RUNNING
-        if tried == steps or all_lanes(~running):
-            break
-        h = c.step
-        if not all_lanes(~running | (h > 0.0)):
-            norm, slope, _ = _scaled_norms(w, layout, a, b, settings)
-            guess = first_guess(norm, slope)
-            _derive(w, network, a, b, dots, 1, guess / -COEFFICIENTS[1, 0])
-            _, _, bend = _scaled_norms(w, layout, a, b, settings)
-            h = where(running & ~(h > 0.0), first_step(guess, slope, bend), h)
-        free, move = fitted(c, h)
-        for s in range(1, SIZE):
-            _derive(w, network, a, b, dots, s, -move)
-        sums = _combine(w, new, layout, a, b, factors, change, -move, settings)
-        e, local = step_error(sums, size)
-        c = stepped(c, h, move, free, e, local)
-        for j in range(size):
-            w[j] = where(running & (e < 1.0), new[j], w[j])
-        tried += 1
-    put(row, 1, c)
-
-
-@compiled
-def flow(lanes, weights, network, record, settings, steps, first, last):
-    """Integrate the running lanes of blocks first..last-1 by at most `steps` attempted steps each.
-
-    lanes      tuple of n floats; only its length, the lane count, is used
-    weights    [block, P, n], changed in place
-    network    a `Linear` of `layout`
-    record     [block, FIELDS, n], changed in place: a `Control` each; `new_record` makes a new one
-    settings   of `step_control`
-
-    A lane that has REACHED its end goes on from there if its end is raised and its state cleared.
-    """
-    layout, n = network.layout, len(lanes)
-    numbers = (2 * SIZE + 3) * layout.nodes[-1] + layout.layers[-1] + 4 * SIZE
-    memory = scratch(numbers * n, weights)
-    for block in range(first, last):
-        w, row = weights[block].reshape(-1), record[block].reshape(-1)
-        if (record[block, STATE] == RUNNING).any():
-            _flow_block(lanes, w, network, row, settings, steps, memory)
+def empty_seats(lanes: int) -> Any:
+    """The seats of a thread that has not begun."""
+    return np.full(lanes, -1, dtype=np.int64)

@@ -26,12 +26,12 @@ class Layout(NamedTuple):
 
 
 class Linear(NamedTuple):
-    """A linear network with one output, x -> p' W_L ... W_1 x, and its regression."""
+    """A linear network x -> p' W_L ... W_1 x, or W_L ... W_1 x, and its regression."""
 
     layout: Layout
-    p: NDArray[Any]
+    p: NDArray[Any]  # [d_L], or [0] for d_L outputs of their own
     sigma: NDArray[Any]
-    target: NDArray[Any]  # w*
+    target: NDArray[Any]  # w*, or P* as [output, d_0]
 
 
 class Sampled(NamedTuple):

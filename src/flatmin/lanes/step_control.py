@@ -9,8 +9,7 @@ must also err by less than a twentieth of its own length. This matters only near
 h is at the edge of stability: the tolerance alone would let the fastest mode grow up to it, and the
 gradient would stay that large.
 
-The formulas are for lane vectors in kernels and for NumPy's arrays alike: every lane, or network,
-has its own time, step, error and end.
+Every lane has its own time, step, error and end.
 """
 
 from __future__ import annotations
@@ -21,12 +20,11 @@ import numpy as np
 
 from flatmin.core.arrays import Float
 from flatmin.lanes.algebra import larger, smaller
-from flatmin.lanes.compiling import shared
+from flatmin.lanes.compiling import inlined
 from flatmin.lanes.vectors import fma, root, where
-from flatmin.network.ensemble import aligned
 
-# States of a lane
-RUNNING, CONVERGED, REACHED, STALLED = 0, 1, 2, 3
+# States of a network, and of a lane without one
+RUNNING, CONVERGED, REACHED, STALLED, EMPTY = 0, 1, 2, 3, 4
 
 # Unless given: the relative tolerance of flow, and after how many steps it ends
 RTOL, FLOW_STEPS = 1e-8, 100_000
@@ -42,7 +40,7 @@ TINY, HUGE = 1e-300, 1e300
 
 
 class Control(NamedTuple):
-    """What is kept of a lane from step to step: the rows of a block's record."""
+    """What is kept of a network from step to step: its row of the record."""
 
     time: Any  # time is time + time_low, so that steps far below the
     time_low: Any  # rounding of a large time still count
@@ -85,27 +83,22 @@ class Sums(NamedTuple):
     weights: Any
 
 
-def new_record(networks: int, lanes: int) -> Float:
-    """Records [block, FIELDS, lane] for `networks` lanes at time 0, to be run without end.
-
-    The lanes that fill up the last block have ended.
-    """
-    blocks = -(-networks // lanes)
-    record = aligned((blocks, FIELDS, lanes))
+def new_record(networks: int) -> Float:
+    """Records [network, FIELDS] at time 0, to be run without end."""
+    record = np.zeros((networks, FIELDS))
     record[:, PREVIOUS] = LEAST_ERROR
     record[:, CEILING] = FASTEST
     record[:, END] = np.inf
-    record[-1, STATE, networks - (blocks - 1) * lanes :] = STALLED
     return record
 
 
-@shared
+@inlined
 def eighth(x: Any) -> Any:
     """x^(1/8)."""
     return root(root(root(x)))
 
 
-@shared
+@inlined
 def judged(c: Control, excess: Any, gradient: Any, settings: Settings) -> Control:
     """With risk and squared gradient at the weights, and the states that follow from them."""
     fine = (c.accepted + c.rejected < settings.max_steps) & (gradient < np.inf)
@@ -123,22 +116,14 @@ def judged(c: Control, excess: Any, gradient: Any, settings: Settings) -> Contro
     )  # fmt: skip
 
 
-@shared
-def first_guess(weights: Any, slope: Any) -> Any:
+@inlined
+def first_step(weights: Any, slope: Any) -> Any:
     """A step along the gradient by 1 % of the weights, both in units of the tolerance; of that
-    itself where they are below it."""
+    itself where they are below it. The next may be ten times as long."""
     return 0.01 * larger(weights, 1.0) / slope
 
 
-@shared
-def first_step(guess: Any, slope: Any, change: Any) -> Any:
-    """After Hairer, with the guess for the unit of time: (0.01 / max(K, K'))^(1/8) guesses, where
-    K' is the slope's change over one of them."""
-    steepness = guess * larger(change, slope)
-    return guess * smaller(eighth(0.01 / (steepness + TINY)), 100.0)
-
-
-@shared
+@inlined
 def fitted(c: Control, h: Any) -> Any:
     """Whether the end is farther than h, and the step: the last one is what remains."""
     remaining = c.end - c.time - c.time_low
@@ -146,7 +131,7 @@ def fitted(c: Control, h: Any) -> Any:
     return free, where(free, h, remaining)
 
 
-@shared
+@inlined
 def step_error(sums: Sums, parameters: Any) -> Any:
     """|e5|^2 / sqrt(|e5|^2 + |e3|^2 / 100) in units of what is allowed, and in the weights' own."""
     fused = fma(parameters, fma(0.01, sums.third, sums.fifth), TINY)
@@ -156,7 +141,7 @@ def step_error(sums: Sums, parameters: Any) -> Any:
     return larger(local / share, scaled), local
 
 
-@shared
+@inlined
 def stepped(c: Control, h: Any, move: Any, free: Any, e: Any, local: Any) -> Control:
     """After a step `move` of error e: accepted if e < 1; lanes that ended stay as they are."""
     running = c.state == RUNNING

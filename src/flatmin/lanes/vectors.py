@@ -152,7 +152,7 @@ def llvm_function(name: str) -> Callable[..., Any]:
 
 
 def fma(a: Any, b: Any, c: Any) -> Any:
-    """a b + c, of vectors with one rounding; of NumPy's arrays with two."""
+    """a b + c with one rounding."""
     return a * b + c
 
 
