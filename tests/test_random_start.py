@@ -1,4 +1,4 @@
-"""The upper end from a random start: coverage on many matrices, and Christoffel's function."""
+"""The upper end from a random start: coverage on many matrices, and orthonormal polynomials."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from scipy.linalg import eigh_tridiagonal
 from scipy.stats import binom, norm
 
-from flatmin.theory.random_start import least_weight, upper_end
+from flatmin.theory.random_start import least_weight, room_above
 
 
 def tridiagonal(eigenvalues, start, steps):
@@ -23,6 +23,11 @@ def tridiagonal(eigenvalues, start, steps):
         beta.append(np.linalg.norm(image))
         basis.append(image / beta[-1])
     return np.array(alpha), np.array(beta)
+
+
+def upper_end(alpha, beta, log_weight):
+    ritz = eigh_tridiagonal(alpha, beta[:-1], eigvals_only=True)
+    return ritz[-1] + room_above(ritz, beta, log_weight)
 
 
 SPECTRA = {
@@ -45,7 +50,7 @@ def test_it_fails_no_more_often_than_it_says(name, warm):
     earlier = np.where(spectrum < top, 1.0, 0.0) * (5.0 if warm else 0.0)
     for _ in range(runs):
         start = earlier + rng.standard_normal(200)
-        weight = least_weight(confidence, 1.0, np.linalg.norm(start))
+        weight = least_weight(1 - confidence, 1.0, np.linalg.norm(start))
         alpha, beta = tridiagonal(spectrum, start, 12)
         ends = [upper_end(alpha[:k], beta[:k], weight) for k in range(1, 13)]
         failures += any(end < top * (1 - 1e-12 * np.sign(top)) for end in ends)
@@ -53,13 +58,13 @@ def test_it_fails_no_more_often_than_it_says(name, warm):
 
 
 def test_the_weight_is_that_of_a_gaussian():
-    assert least_weight(0.9, 2.0, 3.0) == pytest.approx(
+    assert least_weight(0.1, 2.0, 3.0) == pytest.approx(
         2 * np.log(2.0 * norm.ppf(0.55) / 3.0), rel=1e-12
     )
 
 
-def test_the_bound_is_christoffels_function():
-    """At the upper end the least integral of P^2 with P(x) = 1 is the weight: by a linear solve."""
+def test_at_the_end_the_polynomial_has_the_value_asked_for():
+    """p_k^2 from moments alone: sums of p_j^2 are corners of inverse matrices of moments."""
     rng = np.random.default_rng(0)
     spectrum, start = np.sort(rng.standard_normal(30)), rng.standard_normal(30)
     alpha, beta = tridiagonal(spectrum, start, 5)
@@ -73,13 +78,19 @@ def test_the_bound_is_christoffels_function():
             for i in range(6):
                 for j in range(6):
                     moments[i, j] += w * row[i] * row[j]
-        # min c'Mc with c_0 = 1 (powers of lambda - x): 1 / (M^{-1})_{00}.
-        least = 1 / (moments**-1)[0, 0]
-        found = float(mpmath.log(least))
-    # The end is found to a thousandth of its distance from the Ritz value.
-    ritz = eigh_tridiagonal(alpha, beta[:-1], eigvals_only=True)[-1]
-    assert x > ritz
-    assert found == pytest.approx(log_weight, abs=0.02)
+        # At x itself: the corner of the inverse is the sum of p_0^2..p_k^2.
+        square = (moments**-1)[0, 0] - (moments[:5, :5] ** -1)[0, 0]
+        found = float(mpmath.log(square))
+    assert found == pytest.approx(-log_weight, abs=1e-5)
+
+
+def test_many_at_once_are_those_one_by_one():
+    rng = np.random.default_rng(1)
+    ritz, beta = rng.standard_normal((4, 6)), rng.uniform(0.1, 2.0, (4, 6))
+    beta[2, 5] = 0.0
+    found = room_above(ritz, beta, -25.0)
+    assert [float(room_above(a, b, -25.0)) for a, b in zip(ritz, beta, strict=True)] == list(found)
+    assert found[2] == 0.0
 
 
 def test_an_invariant_basis_is_exact():

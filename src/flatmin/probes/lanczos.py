@@ -25,7 +25,7 @@ import numpy as np
 
 from flatmin.core.arrays import Float
 from flatmin.core.errors import DataError
-from flatmin.theory.random_start import least_weight, upper_end
+from flatmin.theory.random_start import least_weight, room_above
 
 Vector = Any
 # A product's rounding in units of its precision: sums over samples and layers lose some digits.
@@ -172,15 +172,17 @@ class Lanczos:
         The low end is a Rayleigh quotient and holds but for noise; the high end with the
         confidence (see `random_start`).
         """
-        value = float(self.ritz()[0][-1])
-        high = self._beyond(np.array(self.alpha), confidence)
-        return value - 2.0 * self.noise, value, high
+        values = self.ritz()[0]
+        value = float(values[-1])
+        return value - 2.0 * self.noise, value, value + self._room(values, confidence)
 
     def smallest(self, confidence: float) -> float:
         """A number that no eigenvalue is below, with the confidence: the high end of -H."""
-        return -self._beyond(-np.array(self.alpha), confidence)
+        values = self.ritz()[0]
+        return float(values[0]) - self._room(-values, confidence)
 
-    def _beyond(self, alpha: Float, confidence: float) -> float:
-        weight = least_weight(confidence, self._scale, self._start_norm)
-        side = self.beta if not self.exhausted else [*self.beta[:-1], 0.0]
-        return upper_end(alpha, side, weight) + (2.0 + 10.0 * self.exhausted) * self.noise
+    def _room(self, values: Float, confidence: float) -> float:
+        if self.exhausted:
+            return 12.0 * self.noise
+        weight = least_weight(1.0 - confidence, self._scale, self._start_norm)
+        return float(room_above(values, np.array(self.beta), weight)) + 2.0 * self.noise
