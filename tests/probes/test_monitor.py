@@ -13,7 +13,9 @@ import torch
 from torch import nn
 
 from flatmin.core.errors import SettingError
+from flatmin.probes.watch import Check, Watch
 from flatmin.torch import HuggingFaceMonitor, LightningMonitor, Monitor
+from probes.models import dense
 
 LOSS = nn.MSELoss()
 
@@ -190,6 +192,49 @@ def test_what_was_seen_is_kept(tmp_path):
     row = pd.read_parquet(tmp_path / "watch.parquet").iloc[0]
     assert row["largest_rate"] == pytest.approx(check.largest_rate)
     assert len(monitor.plot().axes) == 2
+
+
+def test_a_trend_is_carried_on():
+    """Headroom that falls by one per cent a step; one check is off."""
+    watch = Watch([check_at(step, 2.0 * 1.01**step) for step in range(0, 50, 10)])
+    now = watch.checks[-1].largest_rate
+    assert watch.rate_ahead(0) == pytest.approx(now)
+    assert watch.rate_ahead(9) == pytest.approx(now * 1.01**-9)
+    watch.checks[2] = check_at(20, 1.0)
+    assert watch.rate_ahead(9) == pytest.approx(now * 1.01**-9)
+    falling = Watch([check_at(step, 3.0 * 0.99**step) for step in range(0, 50, 10)])
+    assert falling.rate_ahead(9) == falling.checks[-1].largest_rate  # no more than what was seen
+    assert Watch([]).rate_ahead(9) is None
+    assert Watch([check_at(0, -1.0)]).rate_ahead(9) == np.inf
+
+
+def check_at(step, measured):
+    return Check(step, 0.0, "SGD", measured, measured, measured, 20.0, 0.1, 2, True)
+
+
+def test_a_trainers_wrapper_is_its_optimiser():
+    model, x, y = small()
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    wrapper = SimpleNamespace(optimizer=inner, param_groups=inner.param_groups)
+    found = Monitor(model, LOSS, (x, y), wrapper, None)()
+    assert found.edge == pytest.approx(20.0)
+
+
+def test_groups_with_rates_and_decays_of_their_own():
+    """Against the dense matrix D^(1/2) (H + c) D^(1/2)."""
+    model, x, y = small()
+    model, x, y = model.double(), x.double(), y.double()
+    groups = [
+        {"params": model[0].parameters(), "lr": 0.3, "weight_decay": 0.5},
+        {"params": model[2].parameters(), "lr": 0.1},
+    ]
+    optimizer = torch.optim.SGD(groups, lr=0.1, momentum=0.9)
+    found = Monitor(model, LOSS, (x, y), optimizer, None, tolerance=1e-6)()
+    scale = torch.cat([torch.full((48,), 0.3), torch.full((18,), 0.1)]).double().sqrt()
+    shift = torch.cat([torch.full((48,), 0.5), torch.zeros(18)]).double()
+    whole = scale[:, None] * (dense(model, LOSS, [(x, y)]) + shift.diag()) * scale
+    assert found.measured == pytest.approx(float(torch.linalg.eigvalsh(whole)[-1]), rel=1e-6)
+    assert found.edge == pytest.approx(3.8)
 
 
 def test_a_notebook_has_one_picture(monkeypatch, capsys):

@@ -33,6 +33,10 @@ def test_losses():
         batch,
     )
     refused(SettingError, "loss must return one number, got 3.0", model, lambda o, t: 3.0, batch)
+    refused(SettingError, "got the class CrossEntropyLoss", model, nn.CrossEntropyLoss, batch)
+    refused(SettingError, "loss must be a function .* got 'mse'", model, "mse", batch)
+    cut = lambda o, t: LOSS(o.detach(), t)  # noqa: E731
+    refused(SettingError, "the loss does not depend on the parameters", model, cut, batch)
     refused(
         DataError, "loss of the first batch is not finite", model, lambda o, t: o.mean() / 0, batch
     )
@@ -50,6 +54,12 @@ def test_models_and_parameters():
         batch,
         parameters="weight",
     )
+    refused(SettingError, "list of names is empty", model, LOSS, batch, parameters=[])
+    refused(SettingError, "got a Parameter", model, LOSS, batch, parameters=[model.weight])
+    refused(SettingError, "model must be a plain nn.Module, got function", plain, LOSS, batch)
+    meta = nn.Linear(5, 3, device="meta")
+    refused(SettingError, "'weight' has no values yet: .* device meta", meta, LOSS, batch)
+    refused(SettingError, "'weight' has no values yet", nn.LazyLinear(3), LOSS, batch)
     frozen = nn.Linear(5, 3).requires_grad_(False)
     refused(SettingError, "requires_grad is False", frozen, LOSS, batch)
     whole = nn.Module()
@@ -74,6 +84,8 @@ def test_batches():
     refused(
         DataError, "batch 2 of 2 holds values that are not finite", model, LOSS, [(x, y), (bad, y)]
     )
+    refused(DataError, "batch 2 of 2, a tuple, holds no", model, LOSS, [(x, y), (x[:0], y[:0])])
+    refused(DataError, "batch 1 of 1, a tuple, holds no", model, LOSS, [(x.numpy(), y.numpy())])
     refused(DataError, "no batches", model, LOSS, [])
     refused(SettingError, "batches must be .* got int", model, LOSS, 3)
 
@@ -101,16 +113,14 @@ def test_settings():
         matrix="hessian",
     )
     refused(SettingError, "must have 18 entries, got 4", model, LOSS, batch, start=torch.ones(4))
-    refused(
-        SettingError,
-        "not the mean of that of its chunks",
-        model,
-        nn.CrossEntropyLoss(reduction="sum"),
-        batch,
-        chunk=7,
-    )
+    refused(SettingError, "confidence must lie", model, LOSS, batch, confidence="high")
+    refused(SettingError, "a direction must be a record, .* got 'x'", model, LOSS, batch, start="x")
+    named = {"weight": torch.ones(3, 5)}
+    refused(SettingError, "must have those of all parameters", model, LOSS, batch, start=named)
+    whole = lambda o, t: LOSS(o, t) ** 2  # noqa: E731
+    refused(SettingError, "neither the mean nor the sum", model, whole, batch, chunk=7)
     norm = nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
-    refused(SettingError, "normalisation over a batch", norm, LOSS, batch, chunk=7)
+    refused(SettingError, "normalise over a batch", norm, LOSS, batch, chunk=7)
 
 
 class Own(nn.Module):

@@ -123,6 +123,33 @@ def test_memory_is_that_of_a_training_step():
     assert found <= 1.2 * step + records[0].memory
 
 
+def test_sums_and_dropout_can_be_cut_too():
+    model, x, y = case("mlp")
+    total = nn.CrossEntropyLoss(reduction="sum")
+    found = probes.sharpness(model, total, (x, y), chunk=5, tolerance=1e-6)
+    assert found.value == pytest.approx(
+        len(x) * probes.sharpness(model, LOSS, (x, y), tolerance=1e-6).value, rel=1e-5
+    )
+    dropping, x, y = wide(nn.Dropout(0.5))
+    found = probes.sharpness(dropping, LOSS, (x, y), budget=4)
+    assert found.data == "320 samples in 1 batch, 40 at a time"
+    assert dropping[1].p == 0.5
+    assert found.low <= probes.sharpness(dropping, LOSS, (x, y), seed=1).high  # one matrix
+
+
+def test_where_memory_is_short_gradients_are_enough(monkeypatch):
+    def short(*_):
+        raise torch.OutOfMemoryError("no room")
+
+    model, x, y = case("batch norm")
+    truth = probes.sharpness(model, LOSS, (x, y), tolerance=1e-6).value
+    for way in ("forward over reverse", "reverse over reverse"):
+        monkeypatch.setitem(WAYS, way, short)
+    found = probes.sharpness(model, LOSS, (x, y))
+    assert found.how == "finite differences"
+    assert found.low <= truth <= found.high
+
+
 def test_what_cannot_be_cut_is_not():
     model, x, y = wide(nn.BatchNorm2d(16))
     found = probes.sharpness(model, LOSS, (x, y), budget=1)
@@ -191,6 +218,10 @@ def test_the_error_over_batches_is_a_jackknifes():
     truth = np.sqrt((count - 1) ** 2 / count * np.var(tops, ddof=1))
     found = probes.sharpness(model, LOSS, batches)
     assert found.data_error == pytest.approx(truth, rel=0.15)
+    low, high = found.other_samples
+    assert (high - low) / found.data_error == pytest.approx(2 * 2.20098516, rel=1e-6)  # Student, 11
+    assert f"other samples: {low:.4g} to {high:.4g}" in str(found)
+    assert "unknown from one batch" in str(probes.sharpness(model, LOSS, (x, y)))
 
 
 def test_along_a_direction_and_the_gradient():
@@ -203,9 +234,14 @@ def test_along_a_direction_and_the_gradient():
     assert found.slope == pytest.approx(float(gradient.norm()), rel=1e-10)
     unit = gradient / gradient.norm()
     assert found.curvature == pytest.approx(float(unit @ hessian @ unit), rel=1e-10)
-    named = {name: torch.ones_like(one) for name, one in model.named_parameters()}
-    ones = probes.along(model, LOSS, batches, named)
-    assert ones.curvature == pytest.approx(float(hessian.sum()) / len(hessian), rel=1e-10)
+    direction = torch.arange(1.0, len(hessian) + 1).double()
+    parts = direction.split([one.numel() for one in model.parameters()])
+    shaped = [part.reshape(one.shape) for part, one in zip(parts, model.parameters(), strict=True)]
+    named = dict(zip(dict(model.named_parameters()), shaped, strict=True))
+    expected = float(direction @ hessian @ direction / direction.square().sum())
+    for given in (direction, shaped, named, dict(reversed(named.items()))):
+        curvature = probes.along(model, LOSS, batches, given).curvature
+        assert curvature == pytest.approx(expected, rel=1e-10)
 
 
 def test_layers_are_diagonal_blocks():
@@ -234,6 +270,72 @@ def test_gauss_newton_is_j_prime_b_j():
     truth = jacobian.T @ inner.reshape(len(x) * 3, -1) @ jacobian
     operator = TorchModel(model, LOSS, (x, y), matrix="Gauss-Newton")
     torch.testing.assert_close(matrix(operator), truth, rtol=0, atol=1e-12)
+
+
+class Recurrent(nn.Module):
+    """Forward mode is missing for it."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.out = nn.LSTM(6, 4, batch_first=True), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.out(self.inner(x)[0][:, -1])
+
+
+def test_gauss_newton_without_forward_mode():
+    torch.manual_seed(0)
+    model, x, y = Recurrent(), torch.randn(10, 3, 6), torch.randint(0, 3, (10,))
+    found = probes.sharpness(model, LOSS, (x, y), matrix="Gauss-Newton", tolerance=1e-4)
+    assert found.how == "reverse over reverse"
+    outputs = model(x)
+    rows = [
+        torch.cat(
+            [g.reshape(-1) for g in torch.autograd.grad(one, model.parameters(), retain_graph=True)]
+        )
+        for one in outputs.reshape(-1)
+    ]
+    inner = torch.autograd.functional.hessian(lambda o: LOSS(o, y), outputs.detach())
+    jacobian, inner = torch.stack(rows).double(), inner.reshape(30, 30).double()
+    truth = torch.linalg.eigvals(inner @ (jacobian @ jacobian.T)).real.max()
+    assert found.low <= float(truth) <= found.high
+
+
+class Shared(nn.Module):
+    """Input and output letters have one matrix."""
+
+    def __init__(self):
+        super().__init__()
+        self.letters, self.out = nn.Embedding(6, 3, sparse=True), nn.Linear(3, 6, bias=False)
+        self.out.weight = self.letters.weight
+
+    def forward(self, x):
+        return self.out(torch.tanh(self.letters(x)))
+
+
+def test_models_as_people_wrap_them():
+    model, x, y = case("mlp")
+    plain = probes.sharpness(model, LOSS, (x, y))
+    for wrapped in (nn.DataParallel(model), torch.compile(model, backend="eager")):
+        assert probes.sharpness(wrapped, LOSS, (x, y)).value == pytest.approx(plain.value)
+    names = {"module.0", "module.2"}
+    assert set(probes.per_layer(nn.DataParallel(model), LOSS, (x, y))) == names
+    with torch.autocast("cpu", dtype=torch.bfloat16):  # in the middle of a training
+        assert probes.sharpness(model.float(), LOSS, (x.float(), y)).value == pytest.approx(
+            plain.value, rel=1e-2
+        )
+
+
+def test_a_matrix_that_two_layers_share_counts_once():
+    torch.manual_seed(0)
+    model, x = Shared().double(), torch.arange(6)
+    found = probes.sharpness(model, LOSS, (x, (x + 1) % 6))
+    both = lambda w: LOSS(torch.tanh(w[x]) @ w.T, (x + 1) % 6)  # noqa: E731
+    whole = torch.autograd.functional.hessian(both, model.letters.weight.detach())
+    truth = float(torch.linalg.eigvalsh(whole.reshape(18, 18))[-1])
+    assert found.low <= truth <= found.high
+    other = probes.sharpness(model, LOSS, (x, (x + 1) % 6), parameters=["out.weight"])
+    assert other.value == pytest.approx(found.value)
 
 
 def test_a_loss_that_takes_the_model_and_its_batch():

@@ -2,7 +2,8 @@
 
 The loss is a mean over the samples of a batch; batches, and chunks of them, are weighted by their
 number of samples. Products are the directional derivative of the gradient; where a function has no
-forward derivative they are the gradient of <gradient, v>. The Gauss-Newton matrix is
+forward derivative they are the gradient of <gradient, v>, and where it has no second one finite
+differences of gradients. The Gauss-Newton matrix is
 J' (d^2 loss / d output^2) J, with J the Jacobian of the output.
 """
 
@@ -19,6 +20,7 @@ from jax.flatten_util import ravel_pytree
 from flatmin.core.arrays import Float
 from flatmin.core.checks import check_choice, check_count
 from flatmin.core.errors import DataError, SettingError
+from flatmin.probes.differences import Differences
 
 Function = Callable[[Any, Any], Any]
 Product = Callable[..., jax.Array]
@@ -60,7 +62,7 @@ class JaxModel:
         several = "es" * (len(counts) > 1)
         self.data = f"{sum(counts)} samples in {len(counts)} batch{several}"
         self._chunk = None if chunk is None else check_count("chunk", chunk)
-        self.precision = float(np.finfo(np.dtype(self._at.dtype)).eps)
+        self._eps = float(np.finfo(np.dtype(self._at.dtype)).eps)
         self.how = "forward over reverse"
 
         def value(flat: jax.Array, batch: Any) -> jax.Array:
@@ -71,10 +73,16 @@ class JaxModel:
         self._check(value)
         gradient = jax.grad(value)
         self._gradient: Product = jax.jit(gradient)
-        self._forward: Product = jax.jit(
-            lambda w, v, b: jax.jvp(lambda one: gradient(one, b), (w,), (v,))[1]
-        )
-        self._reverse: Product = jax.jit(jax.grad(lambda w, v, b: jnp.vdot(gradient(w, b), v)))
+        differences = Differences(self._eps)
+        self._ways: dict[str, Product] = {
+            "forward over reverse": jax.jit(
+                lambda w, v, b: jax.jvp(lambda one: gradient(one, b), (w,), (v,))[1]
+            ),
+            "reverse over reverse": jax.jit(jax.grad(lambda w, v, b: jnp.vdot(gradient(w, b), v))),
+            "finite differences": lambda w, v, b: differences.product(
+                lambda one: self._gradient(one, b), w, v
+            ),
+        }
 
         def gauss_newton(w: jax.Array, v: jax.Array, batch: Any) -> jax.Array:
             assert model is not None
@@ -86,7 +94,7 @@ class JaxModel:
             return found
 
         if matrix == "Gauss-Newton":
-            self._forward = jax.jit(gauss_newton)
+            self._ways = {"forward over reverse": jax.jit(gauss_newton)}
 
     def _check(self, value: Function) -> None:
         """That the first loss is one finite number, and the mean of those of its chunks."""
@@ -100,11 +108,16 @@ class JaxModel:
         if not np.isfinite(whole):
             raise DataError("the loss of the first batch is not finite")
         mean = sum(share * float(value(self._at, one)) for share, one in chunks(first, self._chunk))
-        if abs(mean - whole) > 200.0 * self.precision * max(abs(whole), 1e-3):
+        if abs(mean - whole) > 200.0 * self._eps * max(abs(whole), 1e-3):
             raise SettingError(
                 f"chunk: the loss of a batch ({whole:.6g}) is not the mean of that of its chunks "
                 f"({mean:.6g}): normalisation over a batch and losses that sum do not allow chunks"
             )
+
+    @property
+    def precision(self) -> float:
+        """Of a product."""
+        return self._eps ** (2.0 / 3.0) if self.how == "finite differences" else self._eps
 
     def block(self, name: str) -> JaxModel:
         """The diagonal block of one entry of a dictionary of parameters."""
@@ -135,7 +148,7 @@ class JaxModel:
 
     def vector(self, given: Any) -> jax.Array:
         """A direction: flat, or a tree like that of the parameters."""
-        flat = ravel_pytree(given)[0].astype(self._at.dtype)
+        flat = ravel_pytree(getattr(given, "vector", given))[0].astype(self._at.dtype)
         if flat.size != self.size:
             raise SettingError(f"a direction must have {self.size} entries, got {flat.size}")
         if not bool(jnp.isfinite(flat).all()) or not bool(flat.any()):
@@ -149,19 +162,24 @@ class JaxModel:
             yield sum((share * self._one(v, one) for share, one in pieces), jnp.zeros_like(v))
 
     def _one(self, v: jax.Array, batch: Any) -> jax.Array:
-        if self.how == "forward over reverse":
+        ways = list(self._ways)
+        for way in ways[ways.index(self.how) :]:
             try:
-                return self._forward(self._at, v, batch)
-            except TypeError:  # a custom derivative without a forward rule
-                if not self.another_way():
+                found = self._ways[way](self._at, v, batch)
+            except (TypeError, ValueError, NotImplementedError):  # a derivative without a rule
+                if way == ways[-1]:
                     raise
-        return self._reverse(self._at, v, batch)
+                continue
+            self.how = way
+            return found
+        raise AssertionError
 
     def another_way(self) -> bool:
         """Take the next way to products; False if there is none."""
-        if self.matrix == "Gauss-Newton" or self.how == "reverse over reverse":
+        ways = list(self._ways)
+        if self.how == ways[-1]:
             return False
-        self.how = "reverse over reverse"
+        self.how = ways[ways.index(self.how) + 1]
         return True
 
     def gradients(self) -> Iterator[jax.Array]:

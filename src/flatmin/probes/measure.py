@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol, TypedDict
 
 import numpy as np
+from scipy.special import stdtrit
 
 from flatmin.core.arrays import Float
 from flatmin.core.checks import check_count, check_positive
@@ -78,13 +79,15 @@ def largest(
         if high - low <= tolerance * abs(value) or (quick and _settled(krylov, tolerance)):
             break
     coordinates = krylov.ritz()[1][:, -1]
+    error = standard_error(model.shares, krylov.batch_values(coordinates))
     return Probe(
         low=low,
         value=value,
         high=high,
         confidence=confidence,
         tolerance=tolerance,
-        data_error=standard_error(model.shares, krylov.batch_values(coordinates)),
+        data_error=error,
+        other_samples=other_samples(value, error, len(model.shares)),
         products=krylov.products,
         seconds=time.perf_counter() - begun,
         memory=krylov.memory,
@@ -192,8 +195,16 @@ def standard_error(shares: list[float], values: Float) -> float | None:
     return float(np.sqrt(spread * count / (count - 1)))
 
 
+def other_samples(value: float, error: float | None, batches: int) -> tuple[float, float] | None:
+    """Student's interval of 95 % over the batches."""
+    if error is None:
+        return None
+    room = float(stdtrit(batches - 1, 0.975)) * error
+    return value - room, value + room
+
+
 def _settings(confidence: float, budget: int | None) -> int:
-    if not 0.0 < confidence < 1.0:
+    if not isinstance(confidence, (int, float)) or not 0.0 < confidence < 1.0:
         raise SettingError(f"confidence must lie between 0 and 1, got {confidence!r}")
     return MOST_PRODUCTS if budget is None else check_count("budget", budget)
 

@@ -34,8 +34,8 @@ class Probe:
 
     - low, value: a Rayleigh quotient, and the same less what products are known to be off by;
     - high: holds with the `confidence` over random starts (`theory/random_start.py`);
-    - data_error: a standard error over batches, how far other samples would move the value; None
-      with one batch;
+    - data_error, other_samples: a standard error over batches, and an interval of 95 %: how far
+      other samples would move the value; None with one batch;
     - products, seconds, memory: Hessian-vector products, time, and bytes of the vectors kept;
     - how: "forward over reverse", "reverse over reverse" or "finite differences";
     - data: what the batches were, and that a loader was gone through once;
@@ -49,6 +49,7 @@ class Probe:
     confidence: float
     tolerance: float
     data_error: float | None
+    other_samples: tuple[float, float] | None
     products: int
     seconds: float
     memory: int
@@ -70,7 +71,10 @@ class Probe:
 
     def __str__(self) -> str:
         state = "" if self.narrow else "; WIDER than asked for"
-        other = "" if self.data_error is None else f"; other samples: +- {self.data_error:.2g}"
+        other = "; other samples: unknown from one batch"
+        if self.other_samples is not None:
+            low, high = self.other_samples
+            other = f"; other samples: {low:.4g} to {high:.4g} (95 %)"
         return (
             f"largest eigenvalue of the {self.matrix} between {self.low:.6g} (Rayleigh quotient) "
             f"and {self.high:.6g} (random start, {100 * self.confidence:g} % confidence){other}; "

@@ -18,10 +18,10 @@ from flatmin.core.errors import DataError, SettingError
 
 def as_batches(batches: Any, device: torch.device) -> list[Any]:
     """All batches, where the model is; values that are not finite are refused."""
-    pair = isinstance(batches, (tuple, list)) and len(batches) == 2
-    if pair and all(isinstance(one, Tensor) for one in batches):
+    tensors = isinstance(batches, (tuple, list)) and all(isinstance(x, Tensor) for x in batches)
+    if tensors and (len(batches) == 2 or (batches and isinstance(batches, tuple))):
         found: list[Any] = [tuple(batches)]
-    elif isinstance(batches, (Tensor, dict)):
+    elif isinstance(batches, Tensor) or hasattr(batches, "keys"):
         found = [batches]
     elif isinstance(batches, Iterable):
         found = list(batches)
@@ -32,6 +32,12 @@ def as_batches(batches: Any, device: torch.device) -> list[Any]:
         raise DataError("there are no batches (an iterator can be gone through only once)")
     moved = [_moved(batch, device) for batch in found]
     for number, batch in enumerate(moved, 1):
+        if not any(one.ndim and one.shape[0] for one in _tensors(batch)):
+            kind = type(batch).__name__
+            raise DataError(
+                f"batch {number} of {len(moved)}, a {kind}, holds no tensor with samples along its "
+                "first axis"
+            )
         for one in _tensors(batch):
             if one.is_floating_point() and not bool(torch.isfinite(one).all()):
                 raise DataError(f"batch {number} of {len(moved)} holds values that are not finite")
@@ -51,10 +57,7 @@ def describe(batches: Any, found: list[Any]) -> str:
 
 def rows(batch: Any) -> int:
     """The number of samples of a batch: the length of its first tensor."""
-    for one in _tensors(batch):
-        if one.ndim and one.shape[0]:
-            return int(one.shape[0])
-    raise DataError("a batch holds no tensor with samples along its first axis")
+    return next(int(one.shape[0]) for one in _tensors(batch) if one.ndim and one.shape[0])
 
 
 def chunks(batch: Any, most: int | None) -> Iterator[tuple[float, Any]]:

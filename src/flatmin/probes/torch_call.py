@@ -8,7 +8,7 @@ every product.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from flatmin.core.errors import DataError, SettingError
+from flatmin.probes.differences import Differences
 
 Loss = Callable[..., Tensor]
 Values = dict[str, Tensor]
@@ -29,10 +30,18 @@ class TorchCall:
     loss(model, batch).
     """
 
-    def __init__(self, model: nn.Module, loss: Loss, parameters: Sequence[str] | None) -> None:
+    def __init__(self, model: nn.Module, loss: Loss, parameters: Iterable[str] | None) -> None:
+        if not isinstance(model, nn.Module) or isinstance(model, torch.jit.ScriptModule):
+            raise SettingError(f"model must be a plain nn.Module, got {_what(model)}")
+        if isinstance(loss, type) or not callable(loss):
+            raise SettingError(f"loss must be a function of output and target, got {_what(loss)}")
         self.model, self.loss = model, loss
-        self.step: float | None = None  # of finite differences, once it was found
         self.chosen = choose(model, parameters)
+        if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+            self.model = model.module
+            self.chosen = {name.removeprefix("module."): p for name, p in self.chosen.items()}
+        precision = max(torch.finfo(one.dtype).eps for one in self.chosen.values())
+        self.differences = Differences(precision)
         self._devices = {one.device for one in self.chosen.values()}
         if len(self._devices) > 1:
             names = ", ".join(sorted(map(str, self._devices)))
@@ -97,19 +106,35 @@ def held() -> Iterator[list[int]]:
         yield found
 
 
-def choose(model: nn.Module, names: Sequence[str] | None) -> Values:
-    """The parameters that are differentiated, by name."""
+@contextmanager
+def without_dropout(model: nn.Module) -> Iterator[None]:
+    """Layers that drop drop nothing; how much they do is put back, also after an exception."""
+    layers = [one for one in model.modules() if isinstance(one, nn.modules.dropout._DropoutNd)]
+    shares = [one.p for one in layers]
+    try:
+        for one in layers:
+            one.p = 0.0
+        yield
+    finally:
+        for one, share in zip(layers, shares, strict=True):
+            one.p = share
+
+
+def choose(model: nn.Module, names: Iterable[str] | None) -> Values:
+    """The parameters that are differentiated, by name; what modules share has its first name."""
     known = dict(model.named_parameters())
-    if isinstance(names, str):
-        raise SettingError(f"parameters must be a list of names, got the string {names!r}")
-    for name in names or ():
-        if name not in known:
-            raise SettingError(f"parameters: the model has no parameter {name!r}")
     if not known:
         raise SettingError(f"the model {type(model).__name__} has no parameters")
-    chosen = {name: one for name, one in known.items() if one.requires_grad}
-    if names is not None:
-        chosen = {name: known[name] for name in names}
+    if names is None:
+        chosen = {name: one for name, one in known.items() if one.requires_grad}
+    else:
+        chosen = {}
+        first = {id(one): name for name, one in known.items()}
+        every = dict(model.named_parameters(remove_duplicate=False))
+        for name in _names(names):
+            if name not in every:
+                raise SettingError(f"parameters: the model has no parameter {name!r}")
+            chosen[first[id(every[name])]] = every[name]
     whole = [name for name, one in known.items() if not one.is_floating_point()]
     if whole and not (chosen and set(whole).isdisjoint(chosen)):
         kind = known[whole[0]].dtype
@@ -119,6 +144,8 @@ def choose(model: nn.Module, names: Sequence[str] | None) -> Values:
     if not chosen:
         raise SettingError("no parameter of the model requires a gradient (requires_grad is False)")
     for name, value in chosen.items():
+        if value.is_meta or isinstance(value, nn.parameter.UninitializedParameter):
+            raise SettingError(f"parameter {name!r} has no values yet: {_what(value)}")
         if value.dtype not in (torch.float32, torch.float64):
             raise SettingError(
                 f"parameter {name!r} is of type {value.dtype}: a Hessian needs float32 or float64 "
@@ -127,3 +154,25 @@ def choose(model: nn.Module, names: Sequence[str] | None) -> Values:
         if not bool(torch.isfinite(value).all()):
             raise DataError(f"parameter {name!r} holds values that are not finite")
     return chosen
+
+
+def _names(names: Iterable[str]) -> list[str]:
+    if isinstance(names, str):
+        raise SettingError(f"parameters must be a list of names, got the string {names!r}")
+    found = list(names)
+    for one in found:
+        if not isinstance(one, str):
+            raise SettingError(f"parameters must be names of parameters, got {_what(one)}")
+    if not found:
+        raise SettingError("parameters: the list of names is empty")
+    return found
+
+
+def _what(given: object) -> str:
+    """A few words for a message; tensors are long."""
+    if isinstance(given, type):
+        return f"the class {given.__name__}: make one, {given.__name__}(...)"
+    if isinstance(given, Tensor):
+        place = " on the device meta" if given.is_meta else ""
+        return f"a {type(given).__name__}{place}"
+    return repr(given) if isinstance(given, (str, int, float)) else type(given).__name__

@@ -16,7 +16,7 @@ that the model is in.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Unpack
 
@@ -32,7 +32,7 @@ from flatmin.probes.torch_call import Loss
 from flatmin.probes.torch_linear import linear_truth
 from flatmin.probes.torch_model import TorchModel
 
-Names = Sequence[str] | None
+Names = Iterable[str] | None
 
 
 def sharpness(
@@ -51,7 +51,7 @@ def sharpness(
 ) -> Probe:
     """The largest signed eigenvalue as an interval, in at most `budget` products.
 
-    `start` is the vector of an earlier record: it is mixed with a random one.
+    `start` is an earlier record, or its vector: it is mixed with a random one.
     """
     operator = TorchModel(model, loss, batches, parameters, matrix, chunk)
     found = measure.largest(

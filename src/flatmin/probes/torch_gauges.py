@@ -51,6 +51,8 @@ class Gauge:
 def gauge_of(optimizer: Any, parameters: list[Tensor]) -> Gauge | None:
     """The gauge for these parameters; None while the optimiser has no state, or the rate is 0."""
     kind = type(optimizer).__name__
+    if kind not in _RULES and hasattr(optimizer, "optimizer"):  # a trainer's wrapper of one
+        return gauge_of(optimizer.optimizer, parameters)
     if kind not in _RULES:
         known = ", ".join(_RULES)
         raise SettingError(f"optimizer: no edge of stability is known for {kind}, only for {known}")

@@ -8,12 +8,14 @@ the next.
 Memory. Forward over reverse takes 2.6 to 5.7 times that of a training step on a whole batch
 (measured: perceptron, convolutional network, transformer). So where the tensors that a step keeps
 for its backward pass are large, a product goes through an eighth of a batch at a time, if the loss
-of a batch is the mean of those of its chunks; `data` says so.
+of a batch is the mean (or the sum) of those of its chunks but for what dropout draws; `data` says
+so. What normalises over a batch goes whole; where a device has no room for that, it gets finite
+differences, which take the memory of a step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -24,8 +26,8 @@ from flatmin.core.arrays import Float
 from flatmin.core.checks import check_choice, check_count
 from flatmin.core.errors import DataError, FlatminError, SettingError
 from flatmin.probes.torch_batches import as_batches, chunks, describe, rows
-from flatmin.probes.torch_call import Loss, TorchCall, Values, held
-from flatmin.probes.torch_products import WAYS, gauss_newton, gradient
+from flatmin.probes.torch_call import Loss, TorchCall, Values, held, without_dropout
+from flatmin.probes.torch_products import GAUSS_NEWTON_WAYS, WAYS, flattened, gradient
 
 MATRICES = ("Hessian", "Gauss-Newton")
 # Bytes kept for a backward pass from which on batches are cut, and into how many chunks.
@@ -40,7 +42,7 @@ class TorchModel:
         model: nn.Module,
         loss: Loss,
         batches: Any,
-        parameters: Sequence[str] | None = None,
+        parameters: Iterable[str] | None = None,
         matrix: str = "Hessian",
         chunk: int | None = None,
     ) -> None:
@@ -58,36 +60,44 @@ class TorchModel:
         self.data = describe(batches, self.batches)
         counts = [rows(batch) for batch in self.batches]
         self.shares = [count / sum(counts) for count in counts]
-        self.how = next(iter(WAYS))
+        self._ways = WAYS if matrix == "Hessian" else GAUSS_NEWTON_WAYS
+        self.how = next(iter(self._ways))
         self._chunk = None if chunk is None else check_count("chunk", chunk)
+        self._sums = False  # whether the loss of a batch is the sum of those of its chunks
         self._check(max(counts))
 
     def _check(self, longest: int) -> None:
         """That the first loss is one finite number; how many samples go through at a time."""
         at, first = self._at(), self.batches[0]
-        with held() as kept:
+        with held() as kept, self._plain():
             leaves = {name: one.requires_grad_() for name, one in at.items()}
-            whole = float(self._call.value(leaves, first, 0).detach())
+            value = self._call.value(leaves, first, 0)
+        whole = float(value.detach())
         if not np.isfinite(whole):
             raise DataError(f"the loss of the first batch is not finite: {whole}")
+        if not value.requires_grad and not torch.is_inference_mode_enabled():
+            raise SettingError("the loss does not depend on the parameters: is something detached?")
         most = self._chunk
         if most is None and sum(kept) > LARGE:
             most = -(-longest // PIECES)
         if most is None or rows(first) <= most:
             return
-        with torch.no_grad():
-            pieces = chunks(first, most)
-            mean = sum(share * float(self._call.value(at, one, 0)) for share, one in pieces)
-        means = abs(mean - whole) <= 200.0 * self._eps * max(abs(whole), 1e-3)
-        means = means and not any(_over_batch(one) for one in self._call.model.modules())
-        if self._chunk is not None and not means:
+        with torch.no_grad(), self._plain(), without_dropout(self._call.model):
+            whole = float(self._call.value(at, first, 0))
+            pieces = [(w, float(self._call.value(at, one, 0))) for w, one in chunks(first, most)]
+        room = 200.0 * self._eps * max(abs(whole), 1e-3)
+        mean, total = sum(w * one for w, one in pieces), sum(one for _, one in pieces)
+        over = any(_over_batch(one) for one in self._call.model.modules())
+        means, self._sums = abs(mean - whole) <= room, abs(total - whole) <= room
+        fine = (means or self._sums) and not over
+        if self._chunk is not None and not fine:
             raise SettingError(
-                f"chunk: the loss of a batch ({whole:.6g}) is not the mean of that of its chunks "
-                f"({mean:.6g}): normalisation over a batch, random layers and losses that sum "
-                "do not allow chunks"
+                f"chunk: the loss of a batch ({whole:.6g}) is neither the mean nor the sum of that "
+                f"of its chunks (mean {mean:.6g}): layers that normalise over a batch or draw in a "
+                "way of their own do not allow chunks"
             )
-        self._chunk = most if means else None
-        self.data += f", {most} at a time" if means else ", whole: its chunks differ"
+        self._chunk = most if fine else None
+        self.data += f", {most} at a time" if fine else ", whole: its chunks differ"
 
     @property
     def precision(self) -> float:
@@ -115,9 +125,18 @@ class TorchModel:
 
     def vector(self, given: Any) -> Tensor:
         """A direction: flat, or a tensor for each parameter, as a list or by name."""
-        parts = list(given.values()) if isinstance(given, dict) else given
-        if not isinstance(parts, Tensor):
+        parts = getattr(given, "vector", given)  # of a record
+        if isinstance(parts, dict):
+            if set(parts) != set(self._shapes):
+                raise SettingError("a direction by name must have those of all parameters")
+            parts = [parts[name] for name in self._shapes]
+        if isinstance(parts, (list, tuple)):
             parts = torch.cat([torch.as_tensor(one).reshape(-1) for one in parts])
+        if not isinstance(parts, Tensor):
+            raise SettingError(
+                "a direction must be a record, a flat tensor or a tensor for each parameter, "
+                f"got {given!r:.40}"
+            )
         flat = parts.detach().to(self._call.device, self._kind).reshape(-1)
         if flat.numel() != self.size:
             raise SettingError(f"a direction must have {self.size} entries, got {flat.numel()}")
@@ -133,21 +152,29 @@ class TorchModel:
     def part(self, number: int, v: Tensor) -> Tensor:
         """H_B v of one batch."""
         at, along, total = self._at(), self._split(v), torch.zeros_like(v)
-        for share, piece in chunks(self.batches[number], self._chunk):
-            total.add_(self._join(self._one(at, along, piece, number)), alpha=share)
+        with self._plain():
+            for seed, share, piece in self._pieces(number):
+                total.add_(self._join(self._one(at, along, piece, seed)), alpha=share)
         return total
 
+    def _plain(self) -> Any:
+        """Without the lower precision of a training that is going on around."""
+        return torch.autocast(self._call.device.type, enabled=False)
+
+    def _pieces(self, number: int) -> Iterator[tuple[int, float, Any]]:
+        """Of one batch: what its random layers draw from, its weight, and the samples."""
+        for index, (share, piece) in enumerate(chunks(self.batches[number], self._chunk)):
+            yield number + index * len(self.batches), 1.0 if self._sums else share, piece
+
     def _one(self, at: Values, v: Values, batch: Any, number: int) -> Values:
-        if self.matrix == "Gauss-Newton":
-            return gauss_newton(self._call, at, v, batch, number)
-        ways = list(WAYS)
+        ways = list(self._ways)
         for way in ways[ways.index(self.how) :]:
             try:
-                found = WAYS[way](self._call, at, v, batch, number)
+                found = self._ways[way](self._call, at, v, batch, number)
             except FlatminError:
                 raise
-            except (NotImplementedError, RuntimeError) as error:
-                if way == ways[-1] or isinstance(error, torch.OutOfMemoryError):
+            except (NotImplementedError, RuntimeError):  # out of memory is one
+                if way == ways[-1]:
                     raise
                 continue
             self.how = way
@@ -156,18 +183,20 @@ class TorchModel:
 
     def another_way(self) -> bool:
         """Take the next way to products; False if there is none."""
-        ways = list(WAYS)
-        if self.matrix == "Gauss-Newton" or self.how == ways[-1]:
+        ways = list(self._ways)
+        if self.how == ways[-1]:
             return False
         self.how = ways[ways.index(self.how) + 1]
         return True
 
     def gradients(self) -> Iterator[Tensor]:
         """The gradient of each batch, flat."""
-        for number, batch in enumerate(self.batches):
+        for number in range(len(self.batches)):
             total = torch.zeros(self.size, dtype=self._kind, device=self._call.device)
-            for share, piece in chunks(batch, self._chunk):
-                total.add_(self._join(gradient(self._call, self._at(), piece, number)), alpha=share)
+            with self._plain():
+                for seed, share, piece in self._pieces(number):
+                    one = gradient(self._call, self._at(), piece, seed)
+                    total.add_(self._join(one), alpha=share)
             yield total
 
     def _at(self) -> Values:
@@ -179,7 +208,7 @@ class TorchModel:
         return {name: part.reshape(shape).to(self._kinds[name]) for (name, shape), part in named}
 
     def _join(self, named: Values) -> Tensor:
-        return torch.cat([named[name].detach().reshape(-1).to(self._kind) for name in self._shapes])
+        return flattened(named).to(self._kind)
 
 
 def _wide(v: Tensor) -> torch.dtype:

@@ -2,8 +2,8 @@
 
 - forward over reverse: the directional derivative of the gradient;
 - reverse over reverse: the gradient of <gradient, v>;
-- finite differences: (g(W + h v) - g(W - h v))/2h, where even double backward is missing. The step
-  is the one of several at which two neighbours agree best.
+- finite differences of gradients, where even double backward is missing, or memory is short: they
+  take that of a training step.
 
 PyTorch's own fused attention cannot be differentiated twice: the first two ways take its plain one.
 
@@ -13,7 +13,7 @@ The Gauss-Newton matrix is J' (d^2 loss / d output^2) J, with J the Jacobian of 
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
+from functools import partial
 from typing import Any
 
 import torch
@@ -49,27 +49,14 @@ def reverse_over_reverse(call: TorchCall, at: Values, v: Values, batch: Any, num
 
 def finite_differences(call: TorchCall, at: Values, v: Values, batch: Any, number: int) -> Values:
     """Central differences."""
-    length = _norm(v)
-    if length == 0.0:
-        return v
 
-    def difference(step: float) -> Values:
-        ends = [
-            gradient(call, {name: one + h * v[name] for name, one in at.items()}, batch, number)
-            for h in (step / length, -step / length)
-        ]
-        return {name: (ends[0][name] - ends[1][name]) * (length / (2.0 * step)) for name in at}
+    def split(flat: Tensor) -> Values:
+        parts = torch.split(flat, [one.numel() for one in at.values()])
+        named = zip(at.items(), parts, strict=True)
+        return {name: part.reshape(one.shape).to(one.dtype) for (name, one), part in named}
 
-    if call.step is None:
-        precision = max(torch.finfo(one.dtype).eps for one in at.values())
-        largest = max(_norm(at), 1.0) * precision ** (1.0 / 3.0)
-        steps = [largest * 3.0**-k for k in range(6)]
-        found = [difference(step) for step in steps]
-        gaps = [
-            _norm({name: one[name] - other[name] for name in at}) for one, other in pairwise(found)
-        ]
-        call.step = steps[1 + gaps.index(min(gaps))]
-    return difference(call.step)
+    slope = lambda flat: flattened(gradient(call, split(flat), batch, number))  # noqa: E731
+    return split(call.differences.product(slope, flattened(at), flattened(v)))
 
 
 def gradient(call: TorchCall, at: Values, batch: Any, number: int) -> Values:
@@ -80,8 +67,10 @@ def gradient(call: TorchCall, at: Values, batch: Any, number: int) -> Values:
     return dict(zip(leaves, found, strict=True))
 
 
-def gauss_newton(call: TorchCall, at: Values, v: Values, batch: Any, number: int) -> Values:
-    """J' (d^2 loss / d output^2) J v."""
+def gauss_newton(
+    call: TorchCall, at: Values, v: Values, batch: Any, number: int, forward: bool = True
+) -> Values:
+    """J' (d^2 loss / d output^2) J v; without forward mode J is the transpose of u -> J'u."""
     if not (isinstance(batch, (list, tuple)) and len(batch) == 2):
         raise SettingError("matrix 'Gauss-Newton' needs batches that are pairs (inputs, targets)")
 
@@ -92,10 +81,19 @@ def gauss_newton(call: TorchCall, at: Values, v: Values, batch: Any, number: int
 
     with plain_attention():
         out, back = vjp(outputs, at)
-        along = jvp(outputs, (at,), (v,))[1]
+        if forward:
+            along = jvp(outputs, (at,), (v,))[1]
+        else:
+            along = vjp(lambda u: back(u)[0], torch.zeros_like(out))[1](v)[0]
     bent = jvp(grad(lambda o: call.loss(o, batch[1])), (out.detach(),), (along.detach(),))[1]
     result: Values = back(bent.detach())[0]
     return result
+
+
+def flattened(named: Values) -> Tensor:
+    """One after another."""
+    dense = (one.detach().to_dense() if one.is_sparse else one.detach() for one in named.values())
+    return torch.cat([one.reshape(-1) for one in dense])
 
 
 def plain_attention() -> Any:
@@ -103,14 +101,12 @@ def plain_attention() -> Any:
     return nn.attention.sdpa_kernel(nn.attention.SDPBackend.MATH)
 
 
+GAUSS_NEWTON_WAYS: dict[str, Product] = {
+    "forward over reverse": gauss_newton,
+    "reverse over reverse": partial(gauss_newton, forward=False),
+}
 WAYS: dict[str, Product] = {
     "forward over reverse": forward_over_reverse,
     "reverse over reverse": reverse_over_reverse,
     "finite differences": finite_differences,
 }
-
-
-def _norm(values: Values) -> float:
-    return float(
-        torch.linalg.vector_norm(torch.stack([one.double().norm() for one in values.values()]))
-    )

@@ -7,7 +7,9 @@ import time
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from io import BytesIO
+from itertools import combinations
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from flatmin.core.errors import SettingError
@@ -15,6 +17,9 @@ from flatmin.core.errors import SettingError
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
+
+
+TREND = 5  # checks from which a trend is read
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,23 @@ class Watch:
     def edge_reached(self) -> int | None:
         """The first step at which the headroom was 1 or less; None if it never was."""
         return next((one.step for one in self.checks if one.headroom <= 1.0), None)
+
+    def rate_ahead(self, steps: int) -> float | None:
+        """The largest rate that would be stable until so many steps after the last check.
+
+        The least of the last check's and of the one that its trend leads to: the median of the
+        slopes of its logarithm between the last checks. None before the first check.
+        """
+        last = [one for one in self.checks[-TREND:] if one.largest_rate < math.inf]
+        if not last:
+            return self.checks[-1].largest_rate if self.checks else None
+        slopes = [
+            math.log(b.largest_rate / a.largest_rate) / (b.step - a.step)
+            for a, b in combinations(last, 2)
+            if b.step > a.step
+        ]
+        trend = median(slopes) if len(slopes) > 1 else 0.0
+        return last[-1].largest_rate * math.exp(min(0.0, trend) * steps)
 
     def table(self) -> pd.DataFrame:
         """A row a check."""
