@@ -6,8 +6,9 @@ the training is continued at other rates: on the way, where the headroom first f
 at its end, after a hundred steps at half the rate. Each rate is run twice, as it is and after the
 kick. It is *stable* if the two are nearer to each other along the eigenvector from the 13th to the
 18th step after the kick than in the first six. The largest stable rate by bisection is compared
-with the one that the monitor predicts, before the 18 steps and, continued at the bisected rate, in
-their middle: on the way the gauge itself moves within them.
+with the one that the monitor predicts before the 18 steps for their middle, from the trend of its
+last checks (`rate_ahead`); on the way the gauge itself moves within them. Beside it: what it
+measures before them and, continued at the bisected rate, in their middle.
 
 The monitor's share of the time, at a budget of 3 %, is that of the calls of it, measured from
 outside; products a check are those of all checks.
@@ -40,20 +41,25 @@ class Direction:
 
 @dataclass(frozen=True)
 class Rates:
-    """The largest stable rate: predicted before and in the middle of the steps, and bisected."""
+    """The largest stable rate: predicted before the steps, measured before them and in their
+    middle, and bisected."""
 
+    predicted: float
     before: float
     middle: float
     bisected: float
 
     @property
     def ratio(self) -> float:
-        """Predicted in the middle over bisected."""
-        return self.middle / self.bisected
+        """Predicted over bisected."""
+        return self.predicted / self.bisected
 
     def __str__(self) -> str:
-        early = self.before / self.bisected
-        return f"{self.bisected:.4g} bisected, predicted {early:.3f} times before, {self.ratio:.3f}"
+        early, middle = self.before / self.bisected, self.middle / self.bisected
+        return (
+            f"{self.bisected:.4g} bisected, predicted {self.ratio:.3f} times that, measured "
+            f"{early:.3f} times before, {middle:.3f} times in the middle"
+        )
 
 
 @dataclass(frozen=True)
@@ -74,7 +80,7 @@ class Judged:
         return (
             f"{self.name}: headroom passes 1 at step {self.watch.edge_reached}, kicks grow from "
             f"step {self.grows} on, the loss rises from {self.rises} on; largest stable rate on "
-            f"the way {self.way}, at the end {self.end} times in the middle; "
+            f"the way {self.way}, at the end {self.end}; "
             f"{self.checks} checks in {100 * self.share:.2f} % of the time of {LONGER} times the "
             f"steps, at a budget of {100 * BUDGET:g} %; {self.products:g} products a "
             "check (median)"
@@ -124,7 +130,7 @@ def judge(training: Any) -> Judged:
         if number % STRIDE == 0:
             check = watch.check(number)
             if way is None and check is not None and check.headroom <= NEAR:
-                way = _rates(training, model, optimizer)
+                way = _rates(training, model, optimizer, watch)
             if way is not None and grows is None:
                 top = _direction(model, optimizer, watch.top)
                 state = copy.deepcopy(optimizer.state_dict())
@@ -133,15 +139,17 @@ def judge(training: Any) -> Judged:
         raise AssertionError(f"{training.name} does not come near the edge")
     for group in optimizer.param_groups:
         group["lr"] = 0.5 * training.rate
-    for _ in range(SETTLING):
+    for number in range(1, SETTLING + 1):
         _step(training, model, optimizer)
+        if number % STRIDE == 0:
+            watch.check(training.steps + number)
     return Judged(
         training.name,
         watch,
         grows,
         _rises(losses),
         way,
-        _rates(training, model, optimizer),
+        _rates(training, model, optimizer, watch),
         *_share(training, start),
         float(np.median([one.products for one in watch.checks])),
     )
@@ -162,13 +170,13 @@ def _share(training: Any, model: Any) -> tuple[float, int]:
     return taken / (time.perf_counter() - begun), len(watch.checks)
 
 
-def _rates(training: Any, model: Any, optimizer: Any) -> Rates:
+def _rates(training: Any, model: Any, optimizer: Any, seen: Any) -> Rates:
     from flatmin.torch import Monitor
 
     watch = Monitor(model, training.loss, training.batch, optimizer, None)
     check = watch.check()
     assert check is not None
-    top, guess = _direction(model, optimizer, watch.top), check.largest_rate
+    top, guess = _direction(model, optimizer, watch.top), seen.checks[-1].largest_rate
     state = copy.deepcopy(optimizer.state_dict())
     bisected = _bisect(training, model, state, top, guess)
     one, continued = _continued(training, model, state, bisected)
@@ -176,7 +184,7 @@ def _rates(training: Any, model: Any, optimizer: Any) -> Rates:
         _step(training, one, continued)
     later = Monitor(one, training.loss, training.batch, continued, None).check()
     assert later is not None
-    return Rates(guess, later.largest_rate, bisected)
+    return Rates(seen.rate_ahead(LATER // 2), guess, later.largest_rate, bisected)
 
 
 def _continued(training: Any, model: Any, state: Any, rate: float) -> tuple[Any, Any]:

@@ -25,8 +25,8 @@ def pyhessian(case: ProbeCase, seed: int, products: int | None) -> tuple[float, 
 
 
 def pyhessian_path(case: ProbeCase, seed: int) -> list[float]:
-    """The value after each of its products, up to 1000, or until two are alike to 1e-8."""
-    return _power(case, seed, {"maxIter": 1000, "tol": 1e-8})[0]
+    """The value after each of its products, up to 1000, or until two are alike to 1e-10."""
+    return _power(case, seed, {"maxIter": 1000, "tol": 1e-10})[0]
 
 
 def pyhessian_stop(path: list[float], tolerance: float) -> int:
