@@ -282,6 +282,23 @@ def test_an_unexplained_target_is_seen_through_rounding_but_a_faint_one_is_kept(
     assert np.allclose(faint.w_star, w, rtol=1e-4)
 
 
+@pytest.mark.parametrize("kind", [Regression, Samples])
+def test_a_problem_is_made_of_whatever_is_read(kind, tmp_path):
+    """Arrays, frames, dictionaries and paths alike."""
+    random = np.random.default_rng(5)
+    X = random.standard_normal((30, 3))
+    y = X @ [1.0, -2.0, 0.5] + 0.1 * random.standard_normal(30)
+    frame = pd.DataFrame(X, columns=list("abc"))
+    table = frame.assign(y=y)
+    table.to_csv(tmp_path / "table.csv", index=False)
+    columns = {name: table[name].to_numpy() for name in table}
+    named = [(frame, y), (table, "y"), (columns, "y"), (tmp_path / "table.csv", "y")]
+    for source, target in [(X, y), *named]:
+        found = kind.from_arrays(source, target).regression()
+        np.testing.assert_allclose(found.w_star, np.linalg.lstsq(X, y)[0], rtol=1e-12)
+        assert found.feature_names == (("x0", "x1", "x2") if source is X else ("a", "b", "c"))
+
+
 def test_names_are_checked():
     X, y = np.eye(2), np.ones(2)
     named = Regression.from_arrays(X, y, ["u", "v"], "t")
