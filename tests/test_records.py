@@ -22,7 +22,7 @@ from flatmin.study.summary import Overview
 from flatmin.study.verification import Verification, verify_study
 from flatmin.theory.flip import flip
 from flatmin.theory.oscillation import mode_orbit
-from flatmin.theory.prediction import resolve_rate
+from flatmin.theory.prediction import check_rate
 
 SPEC = {
     "name": "small",
@@ -293,9 +293,8 @@ def test_a_rate_as_people_write_it(text, share):
 
 @pytest.mark.parametrize("wrong", ["fast", "-1critical", "criticality", 0.0, float("nan"), None])
 def test_a_rate_that_is_none(wrong):
-    data = flatmin.gaussian_samples(seed=0).regression()
     with pytest.raises(flatmin.SettingError, match="learning_rate must be a positive number"):
-        resolve_rate(wrong, data, depth=3)
+        check_rate(wrong)
 
 
 def test_the_trace_of_several_networks_names_them():

@@ -30,7 +30,8 @@ from flatmin.dynamics.rule import PLAIN, Rule
 from flatmin.lanes.step_control import RTOL
 from flatmin.network.architecture import Architecture
 from flatmin.network.ensemble import Ensemble
-from flatmin.theory.prediction import check_rate, resolve_rate
+from flatmin.theory.minimal_sharpness import minimal_sharpness
+from flatmin.theory.prediction import check_rate
 
 WITHOUT_BIASES = "S_min and the critical rate are for networks without biases and do not apply"
 
@@ -108,10 +109,12 @@ class Method:
         """The method with its learning rate as a number, for these data: "0.5critical" is one."""
         if not isinstance(self.learning_rate, str):
             return self
-        if architecture.biases and check_rate(self.learning_rate)[1]:
+        rate, multiple = check_rate(self.learning_rate)
+        if multiple and architecture.biases:
             raise SettingError(f"learning_rate must be a number: {WITHOUT_BIASES}")
-        depth, norm = architecture.depth, architecture.output_norm
-        rate = resolve_rate(self.learning_rate, regression, depth, norm, self.reach)
+        if multiple:  # of the rate at which the edge is S_min
+            least = minimal_sharpness(regression, architecture.depth, architecture.output_norm)
+            rate = rate * self.reach / least.exact
         return replace(self, learning_rate=rate)  # type: ignore[type-var]
 
     def run(

@@ -209,24 +209,6 @@ def check_rate(rate: object) -> tuple[float, bool]:
     return value, bool(multiple)
 
 
-def resolve_rate(
-    rate: float | str,
-    regression: Regression,
-    depth: int,
-    output_norm: float = 1.0,
-    reach: float = 2.0,
-) -> float:
-    """A learning rate as a number; see `check_rate`.
-
-    The critical rate is the one at which a method's edge is S_min: `reach`/S_min, where `reach` is
-    that of its rule: 2 of gradient descent.
-    """
-    value, multiple = check_rate(rate)
-    if not multiple:
-        return value
-    return value * reach / minimal_sharpness(regression, depth, output_norm).exact
-
-
 def flattest_of(predictions: Sequence[Prediction]) -> Prediction | None:
     """Of predictions for several depths the one with the smallest S_min."""
     return min(predictions, key=lambda one: one.exact, default=None)
