@@ -66,8 +66,18 @@ FINE = [
     ("standard input", Case((*PREDICT, "-"), stdin=CSV)),
     ("gzip on standard input", Case((*PREDICT, "-"), stdin=gzip.compress(CSV, mtime=0))),
     ("a name that is no UTF-8", _table("\udcff.csv", CSV)),
+    *(
+        (
+            f"central flow from a {init} far out",
+            _option("train", "--depth=3", f"--init={init}", "--scale", scale, "--central",
+                    "--learning-rate", rate, "--steps=200"),
+        )
+        for init, scale, rate in (
+            ("zero-layer", "50", "0.01"), ("minimiser", "1e9", "0.01"), ("pytorch", "1", "1e308"),
+        )
+    ),
     ("a name that is markup", _table("[/red].csv", CSV)),
-]
+]  # fmt: skip
 REFUSED = [
     ("an encrypted archive", _table("t.npz", _flagged(6, 1))),
     ("an unknown compression", _table("t.npz", _flagged(8, 93))),
@@ -125,6 +135,11 @@ REFUSED = [
         )
         for name in ("p", "/dev/zero", "deep.json")
         for args in (("verify",), ("study", "run", "--out", "o"), ("study", "check"))
+    ),
+    *(
+        (f"a rate of {rate}", _option("train", "--depth=2", f"--learning-rate={rate}", *rest))
+        for rate in ("1e-308", "5e-324", "1e-308critical")
+        for rest in ((), ("--momentum=0.9",), ("--central",), ("--biases", "--activation=relu"))
     ),
     ("threads", Case(("train", "--depth", "2"), env={"FLATMIN_THREADS": "\u00b2"})),
 ]  # fmt: skip

@@ -11,6 +11,7 @@ from flatmin.core.errors import SettingError
 
 MAX_DEPTH = 1_000_000
 LARGEST_COUNT = 10**15  # of anything; far from where 64 bits end
+LEAST = 1e-300  # of what must be positive: its inverse is far from where numbers end
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
@@ -68,6 +69,8 @@ def check_positive(name: str, value: object) -> float:
     number = number_of(value)
     if number is None or not 0.0 < number < float("inf"):
         raise SettingError(f"{name} must be a positive number, got {value!r}")
+    if number < LEAST:
+        raise SettingError(f"{name} must be at least {LEAST:g}, got {value!r}")
     return number
 
 

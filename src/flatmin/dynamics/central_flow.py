@@ -153,7 +153,11 @@ def central_flow(
         going, velocity = going[~ended], velocity[~ended]
         if not len(going):
             break
-        networks.advance(going, velocity)
+        moved = networks.advance(going, velocity)
+        networks.excess[going[~moved]] = np.inf
+        going = going[moved]
+        if not len(going):
+            break
         if progress is not None:
             progress(len(going))
     if progress is not None:

@@ -56,6 +56,14 @@ CRITICAL, NEAR = 3, 0.95
 _SHARE = 1e-3
 
 
+def _spectra(blocks: Float) -> Float:
+    """Eigenvalues of symmetric blocks; nan of those that are no numbers, of networks far out."""
+    found = np.full(blocks.shape[:2], np.nan)
+    finite = np.all(np.isfinite(blocks), axis=(1, 2))
+    found[finite] = np.linalg.eigvalsh(blocks[finite])
+    return found
+
+
 class Middles:
     """The middles of an ensemble's swings, with what is known of each."""
 
@@ -82,8 +90,12 @@ class Middles:
         """dM/dt at the present weights; what is known of the networks is brought up to date."""
         return self._velocity(self.flat[going], going, fresh, keep=True)
 
-    def advance(self, going: Whole, velocity: Float) -> None:
-        """One step of descent's time, by Heun's method, from a known velocity."""
+    def advance(self, going: Whole, velocity: Float) -> Yes:
+        """One step of descent's time, by Heun's method, from a known velocity.
+
+        A network whose weights would be no numbers stays where it is; returns which do not.
+        """
+        before = self.flat[going]
         h = (self.rates[going] / SUBSTEPS)[:, None]
         with np.errstate(over="ignore", invalid="ignore"):
             for part in range(SUBSTEPS):
@@ -91,6 +103,9 @@ class Middles:
                     velocity = self._velocity(self.flat[going], going)
                 there = self.flat[going] + h * velocity
                 self.flat[going] += 0.5 * h * (velocity + self._velocity(there, going))
+        moved: Yes = np.all(np.isfinite(self.flat[going]), axis=1)
+        self.flat[going] = np.where(moved[:, None], self.flat[going], before)
+        return moved
 
     def _velocity(
         self, flat: Float, going: Whole, fresh: bool = False, keep: bool = False
@@ -129,7 +144,7 @@ class Middles:
         near, self.critical[going] = value > NEAR * self.edge[going], 1
         if near.any():
             block, _ = self._leading(flat[near], u[near], value[near], going[near], CRITICAL)
-            others = np.linalg.eigvalsh(block)[:, :-1] > NEAR * self.edge[going[near], None]
+            others = _spectra(block)[:, :-1] > NEAR * self.edge[going[near], None]
             self.critical[going[near]] += others.sum(axis=1)
 
     def _leading(
@@ -171,7 +186,7 @@ class Middles:
             push[chosen] = 0.5 * np.einsum("nm,nmp->np", np.stack(weights, 1), third)
             q[chosen] = np.trace(x, axis1=1, axis2=2)
             if k > 1:
-                spread = np.linalg.eigvalsh(x)
+                spread = _spectra(x)
                 several[chosen] = spread[:, -2] > _SHARE * spread[:, -1]
         return push, q, several
 

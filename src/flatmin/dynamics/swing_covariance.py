@@ -44,6 +44,12 @@ def swing_covariance(gram: Float, back: Float, along: Float) -> Float:
     k, tiny = back.shape[-1], np.finfo(float).tiny
     if k == 1:
         return np.maximum(0.0, 2.0 * (back - along[:, :, None]) / np.maximum(gram, tiny))
+    known = np.isfinite(gram.sum(axis=(1, 2)) + back.sum(axis=(1, 2)) + along.sum(axis=1))
+    if not known.all():  # networks far out
+        x = np.full_like(back, np.nan)
+        if known.any():
+            x[known] = swing_covariance(gram[known], back[known], along[known])
+        return x
     basis = _basis(k)
     weight = np.array([1.0 if i == j else np.sqrt(2.0) for i, j in pairs(k)])
     quadratic = 0.5 * gram * weight[:, None] * weight

@@ -206,7 +206,7 @@ def check_rate(rate: object) -> tuple[float, bool]:
             "learning_rate must be a positive number, or a multiple of the critical one such as "
             f"0.5critical, got {rate!r}"
         )
-    return value, bool(multiple)
+    return check_positive("learning_rate", value), bool(multiple)
 
 
 def flattest_of(predictions: Sequence[Prediction]) -> Prediction | None:
