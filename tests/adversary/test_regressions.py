@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from adversary.folders import SPEC
 from adversary.regressions import CSV, PREDICT
 from adversary.watchdog import ROOT, Case, rule, run_alone
 from processes import run, started
 
 SOURCES = str(ROOT / "src")
+RUNS = Case(("study", "run", "spec.toml", "--out", "out"), {"spec.toml": SPEC.encode()})
 TABLE = Case((*PREDICT, "t.csv"), {"t.csv": CSV})
 
 
@@ -68,16 +70,18 @@ def test_a_user_without_a_home():
     assert (code, out, err) == (0, "None\n", "")
 
 
-@pytest.mark.parametrize("limit", [200, 600, 2000])
-def test_a_limit_of_memory(limit):
-    """Not enough is an answer, in one line; LLVM and the BLAS end a process without asking."""
+@pytest.mark.parametrize("limit", [200, 700, 900, 1500])
+@pytest.mark.parametrize("case", [TABLE, RUNS], ids=["predict", "study run"])
+def test_a_limit_of_memory(case, limit):
+    """Not enough is an answer, in one line; LLVM, the BLAS, pyarrow's allocator and glibc's thread
+    data end a process without asking."""
 
     def limited():
         resource.setrlimit(resource.RLIMIT_AS, (limit << 20, limit << 20))
 
-    answer = run_alone(TABLE, preexec_fn=limited)
+    answer = run_alone(case, preexec_fn=limited)
     assert answer.code in (0, 2), answer
-    assert rule(TABLE, answer, Path()) is None, answer
+    assert rule(case, answer, Path()) is None, answer
 
 
 def test_few_file_handles():

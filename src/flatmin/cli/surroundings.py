@@ -10,9 +10,12 @@ from __future__ import annotations
 import codecs
 import os
 import sys
+from contextlib import suppress
+from ctypes import CDLL
 from errno import EBADF, EIO, ENOSPC
 
 _LEAST = 640 << 20  # the compiler aborts below 600
+_ARENAS = -8  # mallopt's name for their number
 # What is drawn where the terminal cannot show the sign.
 _PLAINER = {"─": "-", "–": "-", "…": "...", "×": "x", "·": "."}
 
@@ -50,7 +53,13 @@ def shortage() -> str | None:
     except ImportError:
         return None
     limit = getrlimit(RLIMIT_AS)[0]
-    if limit == RLIM_INFINITY or limit >= _LEAST:
+    if limit == RLIM_INFINITY:
+        return None
+    # pyarrow's own allocator reserves a gigabyte, and glibc's 64 megabytes for every thread.
+    os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"
+    with suppress(OSError, AttributeError):
+        CDLL(None).mallopt(_ARENAS, 1)
+    if limit >= _LEAST:
         return None
     return f"ulimit -v allows {limit >> 20} MiB of memory, at least {_LEAST >> 20} MiB are needed"
 
