@@ -119,6 +119,14 @@ def test_addresses_are_the_same_in_the_page_and_in_python(page):
     assert back == content
 
 
+@pytest.mark.parametrize("damaged", ["seed=%E0%A4%A&problem.paper=linear", "problem=5"])
+def test_a_damaged_address_is_told_and_the_page_opens(opened, damaged):
+    page = opened(f"{opened.lab}#{damaged}")
+    assert page.locator("#toast").text_content().startswith("The address is damaged: ")
+    until(page, ENDED)
+    assert page.evaluate("window.lab.state.view.scene") == "edge"
+
+
 def test_pause_step_and_a_new_rate_in_the_middle(page):
     hooked(page, "scene-edge").click()
     until(page, "window.lab.state.view.scene === 'edge' && !window.lab.waiting.a")

@@ -311,7 +311,9 @@ def _statement_page(one: Statement) -> str:
         '<!doctype html><html lang="en"><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{html.escape(one.title)}</title>"
+        '<link rel="icon" href="/static/icon.svg" type="image/svg+xml">'
         '<link rel="stylesheet" href="/static/style.css">'
+        '<script type="module" src="/static/statement.js"></script>'
         f'<main class="statement"><h1>{html.escape(one.title)}</h1>'
         f"<p><code>{html.escape(one.id)}</code></p>"
         f"<pre>{html.escape(cleandoc(text))}</pre></main></html>"

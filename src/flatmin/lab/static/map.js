@@ -28,6 +28,8 @@ export class RunMap {
   /** @param {any} plan */
   begin(plan) { this.plan = plan; this.pixels = null; this.cursor = null; }
 
+  clear() { this.pixels = null; if (this.plan) window.Plotly?.react($("map"), [], layout({ xaxis: { visible: false }, yaxis: { visible: false } }), CONFIG); }
+
   /** @param {any} pixels */
   show(pixels) { this.pixels = pixels; this.draw(); }
 

@@ -74,7 +74,7 @@ export function drawEigenvalues(run, until, end, log) {
     xaxis: { range: [0, end], autorange: false, title: { text: run.columns.time ? "time" : "step", standoff: 4 } },
     yaxis: { type: log ? "log" : "linear", autorange: true, tickformat: "~g", ...(log ? { dtick: decades < 2.2 ? "D2" : Math.ceil(decades / 5) } : { nticks: 6 }) },
   }), CONFIG);
-  $("panel-text").textContent = "The largest eigenvalues of the Hessian, and the edge of stability.";
+  $("panel-text").textContent = "The largest eigenvalues of the Hessian.";
 }
 
 /** @param {any} message */

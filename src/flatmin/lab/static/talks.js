@@ -67,12 +67,24 @@ export class Talks extends Shows {
   }
 
   askMap() {
-    if (this.settings.method.name === "flow") { $("map-text").textContent = "Gradient flow has no learning rate: no map."; return; }
+    if (this.settings.method.name === "flow") {
+      this.stopMap("Gradient flow has no learning rate: no map.");
+      this.map.clear();
+      return;
+    }
     this.mapId = ++this.number;
     $("map-stop").hidden = false;
     this.mapAsked = performance.now();
     $("map-text").textContent = "Running the map …";
     this.socket.send({ type: "map", id: this.mapId, settings: { ...this.settings, repetitions: 1, changes: undefined }, axis: this.state.view.axis });
+  }
+
+  /** @param {string} words */
+  stopMap(words) {
+    this.socket.send({ type: "cancel", what: "map" });
+    this.mapId = -1;
+    $("map-stop").hidden = true;
+    $("map-text").textContent = words;
   }
 
   askAdvice() {

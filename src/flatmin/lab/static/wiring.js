@@ -42,7 +42,7 @@ export function wire(page) {
   click("save-png", () => savePicture("png"));
   click("save-svg", () => savePicture("svg"));
   click("theme", () => page.toggleTheme());
-  click("map-stop", () => { page.socket.send({ type: "cancel", what: "map" }); page.mapId = -1; $("map-stop").hidden = true; $("map-text").textContent = "Stopped."; });
+  click("map-stop", () => page.stopMap("Stopped."));
   click("panel-stop", () => page.stopPanel());
   document.addEventListener("click", (event) => { if (/** @type {HTMLElement} */ (event.target).parentElement !== $("take")) $("take").open = false; });
   $("scrub").addEventListener("input", () => {
