@@ -258,9 +258,17 @@ class _Flow:
         """The record of the end."""
         n, flat, field = len(self._initial), self._weights, self._field
         split = self._architecture.split
+        distance, moved = np.empty((2, n))
+
+        def measure(first: int, last: int) -> None:
+            some = slice(first, last)
+            with np.errstate(over="ignore", invalid="ignore"):
+                distance[some] = self._distance(flat[some])
+                drifts = drift(split(flat[some]), split(self._initial[some]))
+                moved[some] = drifts.max(axis=1, initial=0.0)
+
+        over_blocks(measure, n, self._threads)
         with np.errstate(over="ignore", invalid="ignore"):
-            distance = self._distance(flat)
-            moved = drift(split(flat), split(self._initial)).max(axis=1, initial=0.0)
             size = np.linalg.norm(np.maximum(np.abs(flat), np.abs(self._initial)), axis=1)
             accepted, eps = field(kernel.ACCEPTED), float(np.finfo(np.float64).eps)
             error = field(kernel.ERROR) + eps * accepted * size

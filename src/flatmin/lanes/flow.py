@@ -255,7 +255,8 @@ def integrator(slopes: Slopes) -> Any:
         attempted, tried = 0.0, 0
         while True:
             c = Control(*take(row, FIELDS, 1))
-            excess = derive(w, network, memory, 0, splat(lanes, 0.0))
+            # In a lane that overflows e' Sigma e can come out as -inf.
+            excess = absolute(derive(w, network, memory, 0, splat(lanes, 0.0)))
             c = judged(c, excess, gradient_square(network, memory), settings)
             put(row, 1, c)
             running = (c.state == RUNNING) & (c.accepted + c.rejected < queue.until)
