@@ -25,8 +25,7 @@ from flatmin.ledger.collect import LAST, evidence_of
 from flatmin.ledger.evidence import Evidence
 from flatmin.ledger.figures import slack_by_network, slack_figure, statement_figure
 from flatmin.ledger.invariants import lemma_2
-from flatmin.ledger.lemma_3 import Curve, lemma_3, lemma_3_records
-from flatmin.ledger.lemma_3_figure import lemma_3_figure
+from flatmin.ledger.lemma_3 import lemma_3
 from flatmin.ledger.presets import PRESETS, run_preset
 from flatmin.ledger.record import Record, Verdict, merge
 from flatmin.ledger.stability import edge
@@ -37,6 +36,7 @@ Ledger = dict[str, list[Record]]
 DESCENT, WHITE = "descent", "white"
 # The ensemble of a statement's picture, where it is not the first preset.
 SHOWN = {
+    "lemma-3": "residual",
     "lemma-7": "residual",
     "lemma-8": "residual",
     "lemma-9": "residual",
@@ -58,27 +58,24 @@ DEPTH, SCALE, RUNS, TIME, RECORDS = 3, 0.003, 8, 1500.0, 100
 def write(folder: Path) -> None:
     """Everything, into a folder."""
     make_directory(folder)
-    curves = lemma_3()
+    products = [curve.record() for curve in lemma_3()]
     ledger = {name: all_records(run_preset(name)) for name in PRESETS}
     for name, records in ledger.items():
-        extra = lemma_3_records(curves) if name == "residual" else []
+        extra = products if name == "residual" else []
         save(slack_figure([*records, *extra]), folder / f"slack-{name}.png")
         ledger[name] = [r for r in records if r.statement != "lemma-3"] + extra
     ledger[DESCENT] = edge(edge_runs())
     ledger[WHITE] = period_two_orbit(white_runs())
     for statement in STATEMENTS:
-        write_statement(statement.id, ledger, curves, folder)
+        write_statement(statement.id, ledger, folder)
     write_descent(folder)
 
 
-def write_statement(name: str, ledger: Ledger, curves: Sequence[Curve], folder: Path) -> None:
+def write_statement(name: str, ledger: Ledger, folder: Path) -> None:
     """The picture of a statement and its table."""
-    if name == "lemma-3":
-        figure = lemma_3_figure(curves)
-    else:
-        statement = next(one for one in STATEMENTS if one.id == name)
-        records = ledger[SHOWN.get(name, "small-init")]
-        figure = statement_figure(statement, [r for r in records if r.statement == name])
+    statement = next(one for one in STATEMENTS if one.id == name)
+    records = ledger[SHOWN.get(name, "small-init")]
+    figure = statement_figure(statement, [r for r in records if r.statement == name])
     save(figure, folder / f"{name}.png")
     (folder / f"{name}.md").write_text(tightness(name, ledger), encoding="utf-8")
 

@@ -9,7 +9,8 @@ import pytest
 from flatmin.core.errors import SettingError
 from flatmin.core.seeds import generator
 from flatmin.ledger import lemma_3 as module
-from flatmin.ledger.lemma_3 import Curve, draws_for, lemma_3, lemma_3_records
+from flatmin.ledger.figures import statement_figure
+from flatmin.ledger.lemma_3 import Curve, draws_for, lemma_3
 from flatmin.ledger.lemma_3_draws import (
     breaks,
     draw_noise,
@@ -22,9 +23,9 @@ from flatmin.ledger.lemma_3_draws import (
     singular_value_floor,
     theta_ball,
 )
-from flatmin.ledger.lemma_3_figure import lemma_3_figure
 from flatmin.ledger.lemma_9 import perturbed, rank_one_theta
-from flatmin.ledger.record import Verdict
+from flatmin.ledger.record import Verdict, merge
+from flatmin.ledger.statements import lemma_3 as statement
 
 GRID = {"dimensions": (4, 8), "depths": (3, 10), "scales": (0.25, 1.0)}
 
@@ -141,7 +142,7 @@ def test_theta_is_pushed_as_far_as_the_lemma_needs() -> None:
 
 
 def test_the_lemma_holds_on_a_small_grid(table: list[Curve]) -> None:
-    records = lemma_3_records(table)
+    records = merge(curve.record() for curve in table)
     assert [record.part for record in records] == ["s = 0.25", "s = 1"]
     for record in records:
         assert (record.statement, record.verdict) == ("lemma-3", Verdict.HOLDS)
@@ -161,14 +162,14 @@ def test_a_bound_below_the_resolution_is_not_called_violated(table: list[Curve])
         assert curve.bound[-1] < 1.0
         assert not (curve.confirmed | curve.exceeded)[-1]
     few = lemma_3(draws=2, us=(1.5, 2.0), dimensions=(8,), depths=(3,), scales=(0.25,))
-    (record,) = lemma_3_records(few)
+    (record,) = (curve.record() for curve in few)
     assert record.verdict is Verdict.NOT_APPLICABLE
     assert record.note == "not resolved by 2 draws at d = 8, L = 3"
 
 
 def test_a_bound_above_one_says_nothing() -> None:
     table = lemma_3(draws=20, us=(0.1, 0.5), dimensions=(4,), depths=(3,), scales=(1.0,))
-    (record,) = lemma_3_records(table)
+    (record,) = (curve.record() for curve in table)
     assert (table[0].bound >= 1.0).all()
     assert not (table[0].confirmed | table[0].exceeded).any()
     assert record.verdict is Verdict.NOT_APPLICABLE
@@ -184,7 +185,7 @@ def test_noisier_networks_than_claimed_are_told_apart(
 ) -> None:
     monkeypatch.setattr(module, "draw_noise", lambda *address: noise * draw_noise(*address))
     table = lemma_3(0, 200, dimensions=(16,), depths=(10,), scales=(0.25,))
-    (record,) = lemma_3_records(table)
+    (record,) = (curve.record() for curve in table)
     assert record.verdict is expected
     assert (table[0].smallest_admissible is not None) == (noise == 1.0)
     if expected is Verdict.VIOLATED:
@@ -206,7 +207,7 @@ def test_too_small_and_too_large_u_are_not_violations() -> None:
     assert (curve.smallest_admissible, curve.largest_admissible) == (3.0, 4.0)
     assert curve.exceeded_from == 4.5
     assert curve.verdict is Verdict.HOLDS
-    (record,) = lemma_3_records((curve,))
+    record = curve.record()
     assert "beyond C4 L^(1/4)" in record.note
 
 
@@ -226,7 +227,8 @@ def test_progress_counts_every_network() -> None:
     assert 3 * 3 * sum(map(draws_for, (4, 8, 16, 32))) == 9 * 3800
 
 
-def test_figure_has_a_panel_per_scale_and_one_for_u(table: list[Curve]) -> None:
-    figure = lemma_3_figure(table)
-    assert [panel.get_title() for panel in figure.axes] == ["s = 0.25", "s = 1", "smallest u"]
+def test_figure_has_a_panel_per_scale(table: list[Curve]) -> None:
+    figure = statement_figure(statement, [curve.record() for curve in table])
+    assert [panel.get_title() for panel in figure.axes] == ["s = 0.25", "s = 1"]
+    assert {panel.get_xlabel() for panel in figure.axes} == {"u"}
     figure.canvas.draw()

@@ -14,7 +14,7 @@ from flatmin.ledger.collect import evidence_of
 from flatmin.ledger.descent import as_flow, rate_notes
 from flatmin.ledger.evidence import Evidence
 from flatmin.ledger.ledger import Ledger
-from flatmin.ledger.lemma_3 import Curve, lemma_3, lemma_3_records
+from flatmin.ledger.lemma_3 import lemma_3
 from flatmin.ledger.record import Record, Verdict, merge
 from flatmin.ledger.statement import Statement
 from flatmin.ledger.statements import STATEMENTS
@@ -34,7 +34,7 @@ def check(
     """
     if (runs is None) == (preset is None):
         raise SettingError("give either a directory or a preset")
-    curves: list[Curve] = []
+    products: list[Record] = []
     missing = 0
     if preset is None:
         from flatmin.ledger.directories import missing_runs
@@ -46,12 +46,12 @@ def check(
 
         cases = run_preset(preset, seed, progress)
         if preset == "residual":  # about random matrices, as such networks are at initialisation
-            curves = lemma_3(seed, progress=progress)
+            products = [curve.record() for curve in lemma_3(seed, progress=progress)]
     networks = sum(len(one) for one in cases)
     if not networks:
         raise DataError("there is no run to check: none has finished without diverging")
     # On gradient descent, how a statement about flow is missed as eta grows.
-    notes, single = rate_notes(cases), all_records(cases, lemma_3_records(curves))
+    notes, single = rate_notes(cases), all_records(cases, products)
     records = [
         replace(one, note=notes.get((one.statement, one.part), one.note)) if one.flow_only else one
         for one in merge(single)
@@ -60,7 +60,6 @@ def check(
         records=tuple(records),
         networks=networks,
         single=tuple(one for one in single if one.slack is not None),
-        lemma_3=tuple(curves),
         missing=missing,
     )
 

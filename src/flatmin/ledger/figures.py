@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from flatmin.ledger.lemma_3 import Curve
-
 
 PANELS = 5
 COLUMNS = 3
@@ -49,9 +47,7 @@ LEAST = 1e-18
 BOTH = {"lower", "upper"}
 
 
-def write_figures(
-    records: Sequence[Record], lemma_3: Sequence[Curve], directory: Path
-) -> list[Path]:
+def write_figures(records: Sequence[Record], directory: Path) -> list[Path]:
     """A picture for every statement that was measured, and one of all slacks.
 
     `records` are those of `all_records`, one for each piece of evidence.
@@ -62,10 +58,6 @@ def write_figures(
         found = [r for r in records if r.statement == statement.id and r.sides is not None]
         if found:
             figures[statement.id] = statement_figure(statement, found)
-    if lemma_3:
-        from flatmin.ledger.lemma_3_figure import lemma_3_figure
-
-        figures["lemma-3"] = lemma_3_figure(lemma_3)
     paths = []
     for name, figure in figures.items():
         paths.append(directory / f"{name}.png")

@@ -16,8 +16,6 @@ from flatmin.study.summary import missing_note
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from flatmin.ledger.lemma_3 import Curve
-
 
 class Ledger(Shown):
     """One record per statement and part, at its tightest, in the order of `STATEMENTS`.
@@ -30,7 +28,6 @@ class Ledger(Shown):
     networks: int
     missing: int = 0
     single: tuple[Record, ...] = field(default=(), repr=False)
-    lemma_3: tuple[Curve, ...] = field(default=(), repr=False)
 
     def __iter__(self) -> Iterator[Record]:
         return iter(self.records)
@@ -92,7 +89,7 @@ class Ledger(Shown):
         """A picture of every statement that was measured, and one of all slacks."""
         from flatmin.ledger.figures import write_figures
 
-        return write_figures(self.single, self.lemma_3, Path(folder))
+        return write_figures(self.single, Path(folder))
 
 
 def one_line_each(records: Sequence[Record]) -> list[Record]:

@@ -38,7 +38,7 @@ from flatmin.core.progress import Progress, advancing
 from flatmin.core.statistics import share_interval
 from flatmin.core.threads import over_each, thread_count
 from flatmin.ledger.lemma_3_draws import STATEMENT, draw_noise, failing, failure_bound
-from flatmin.ledger.record import Record, Verdict
+from flatmin.ledger.record import Record, Sides, Verdict
 
 DIMENSIONS = (4, 8, 16, 32)
 LEAST_DIMENSION = 4
@@ -127,26 +127,60 @@ class Curve:
         return self.first(self.exceeded & (self.us > self.largest_admissible))
 
     @property
-    def quiet_from(self) -> float | None:
-        """The smallest u of the grid from which on the upper confidence limit is below 5 %."""
-        return self.first(~np.logical_or.accumulate((self.high > 0.05)[::-1])[::-1])
-
-    @property
     def verdict(self) -> Verdict:
         """Violated only if the bound is exceeded at some u and no u works."""
         if self.admissible.any():
             return Verdict.HOLDS
         return Verdict.VIOLATED if self.exceeded.any() else Verdict.NOT_APPLICABLE
 
-    @cached_property
-    def tightest(self) -> tuple[float, float, int]:
-        """Slack, measured and index of the tightest u that works, or is exceeded if none does."""
-        works = self.admissible.any()
-        pool = self.admissible if works else self.exceeded
-        measured = self.high if works else self.low
-        slack = np.where(pool, self.bound / np.where(pool, measured, 1.0) - 1.0, np.inf)
-        i = int(np.argmin(slack))
-        return float(slack[i]), float(measured[i]), i
+    def record(self) -> Record:
+        """At the tightest u that works, or is exceeded if none does. The part is s, because the
+        lemma's constants depend on s."""
+        works = self.verdict is Verdict.HOLDS
+        pool, measured = (self.admissible, self.high) if works else (self.exceeded, self.low)
+        fields: dict[str, Any] = {
+            "statement": STATEMENT,
+            "hypothesis": "W_k = I + s/sqrt(L d) N_k; the constants C1..C4 of the range of u are "
+            f"not given, so every u from {self.us[0]:g} to {self.us[-1]:g} is tried",
+            "part": f"s = {self.s:g}",
+            "networks": self.draws,
+            "note": self._note(),
+        }
+        if not pool.any():
+            return Record(at="no u is decided", **fields)
+        slack = np.where(pool, self.bound / np.where(pool, measured, 1.0) - 1.0, np.nan)
+        i = int(np.nanargmin(slack))
+        # Beyond what the draws resolve there is nothing to compare.
+        known = pool | (self.bound >= 1.0)
+        shown, bound = (np.where(known, side, np.nan) for side in (measured, self.bound))
+        return Record(
+            verdict=self.verdict,
+            bound=float(self.bound[i]),
+            measured=float(measured[i]),
+            slack=float(slack[i]),
+            at=f"{self}, u = {self.us[i]:g}",
+            room=0.0,
+            violations=0 if works else int(self.at_least[i]),
+            sides=Sides(shown, bound, slack, np.zeros(len(slack)), ("u",), self.us, "u"),
+            **fields,
+        )
+
+    def _note(self) -> str:
+        """Which u work, what is compared, and where nothing is known."""
+        if self.verdict is Verdict.VIOLATED:
+            return f"no u works at {self}"
+        few, silent = f"not resolved by {self.draws} draws", "bound above 1 on the whole grid"
+        if self.verdict is Verdict.NOT_APPLICABLE:
+            return f"{few if np.any(self.bound < 1.0) else silent} at {self}"
+        notes = [f"admissible from u = {self.smallest_admissible:g} at {self}"]
+        if self.smallest_admissible == self.first(self.bound < 1.0):
+            notes[0] += ", as soon as the bound is below 1"
+        notes.append("measured is the upper 95 % confidence limit")
+        if self.bound[-1] < 1.0 and not (self.exceeded | self.confirmed)[-1]:
+            notes.append(f"{few} beyond u = {self.largest_admissible:g}")
+        if self.exceeded_from is not None:
+            notes.append(f"exceeded from u = {self.exceeded_from:g}, which is beyond C4 L^(1/4)")
+        return "; ".join(notes)
 
 
 def lemma_3(
@@ -199,88 +233,3 @@ def lemma_3(
     with advancing(progress, "random products", sum(one.draws for one in curves)) as advance:
         over_each(work, len(longest_first), threads or thread_count())
     return curves
-
-
-def lemma_3_records(curves: Sequence[Curve]) -> list[Record]:
-    """One record per s, because the lemma's constants depend on s."""
-    return [
-        _record(s, [one for one in curves if one.s == s])
-        for s in sorted({curve.s for curve in curves})
-    ]
-
-
-def _record(s: float, curves: list[Curve]) -> Record:
-    """The record of one s: its tightest comparison and the u that work."""
-    order = (Verdict.VIOLATED, Verdict.HOLDS, Verdict.NOT_APPLICABLE)
-    verdict = min((curve.verdict for curve in curves), key=order.index)
-    ds, Ls = sorted({one.d for one in curves}), sorted({one.L for one in curves})
-    us = curves[0].us
-    hypothesis = (
-        f"W_k = I + s/sqrt(L d) N_k with d in {ds}, L in {Ls}, u from {us[0]:g} to {us[-1]:g}; "
-        "the constants C1..C4 of the range are not given, so every u is tried"
-    )
-    fields: dict[str, Any] = {
-        "statement": STATEMENT,
-        "hypothesis": hypothesis,
-        "part": f"s = {s:g}",
-        "networks": sum(curve.draws for curve in curves),
-        "note": "; ".join(_notes(curves)),
-    }
-    if verdict is Verdict.NOT_APPLICABLE:
-        return Record(at="no u is decided", **fields)
-    chosen = [curve for curve in curves if curve.verdict is verdict]
-    curve = min(chosen, key=lambda one: one.tightest[0])
-    slack, measured, i = curve.tightest
-    return Record(
-        verdict=verdict,
-        bound=float(curve.bound[i]),
-        measured=measured,
-        slack=slack,
-        at=f"{curve}, u = {us[i]:g}",
-        room=0.0,
-        violations=int(curve.at_least[i]) if verdict is Verdict.VIOLATED else 0,
-        **fields,
-    )
-
-
-def _notes(curves: list[Curve]) -> list[str]:
-    """Which u work, what is compared, and where nothing is known."""
-    works = [one for one in curves if one.verdict is Verdict.HOLDS]
-    notes = _working(works) if works else []
-    broken = [str(one) for one in curves if one.verdict is Verdict.VIOLATED]
-    if broken:
-        notes.append("no u works at " + ", ".join(broken))
-    for one in curves:
-        if one.verdict is Verdict.NOT_APPLICABLE:
-            few, silent = f"not resolved by {one.draws} draws", "bound above 1 on the whole grid"
-            notes.append(f"{few if np.any(one.bound < 1.0) else silent} at {one}")
-    return notes
-
-
-def _working(curves: list[Curve]) -> list[str]:
-    starts = [
-        f"{_ends([one.smallest_admissible for one in curves if one.d == d])} (d = {d})"
-        for d in sorted({one.d for one in curves})
-    ]
-    notes = ["admissible from u = " + ", ".join(starts)]
-    if all(one.smallest_admissible == one.first(one.bound < 1.0) for one in curves):
-        notes[0] += ", as soon as the bound is below 1"
-    notes.append("measured is the upper 95 % confidence limit")
-    unresolved = [
-        one for one in curves if one.bound[-1] < 1.0 and not (one.exceeded | one.confirmed)[-1]
-    ]
-    if unresolved:
-        ends = [one.largest_admissible for one in unresolved]
-        notes.append(
-            f"not resolved by {_ends([one.draws for one in unresolved])} draws "
-            f"beyond u = {min(ends):g} to {max(ends):g}"
-        )
-    beyond = [f"u = {one.exceeded_from:g} ({one})" for one in curves if one.exceeded_from]
-    if beyond:
-        notes.append(f"exceeded from {', '.join(beyond)}, which is beyond C4 L^(1/4)")
-    return notes
-
-
-def _ends(values: Sequence[Any]) -> str:
-    """The least and the largest."""
-    return " to ".join(f"{end:g}" for end in sorted({min(values), max(values)}))
