@@ -15,17 +15,15 @@ from flatmin.core.figures import (
     BLACK,
     BLUE,
     COLOURS,
-    GREEN,
     MARKERS,
     RED,
     SKY,
-    legend_above,
     new_figure,
     plain_log_ticks,
 )
 from flatmin.core.statistics import mean_half_width, share_band
 from flatmin.data.regression import Regression
-from flatmin.dynamics.figures import draw_trace
+from flatmin.dynamics.figures import training_figure
 from flatmin.paper.measures import finished, gap_line, gap_points
 from flatmin.theory.minimal_sharpness import (
     corollary_2_bound,
@@ -158,19 +156,12 @@ def divergence_figure(rows: pd.DataFrame) -> Figure:
 
 def run_figure(traces: pd.DataFrame, rows: pd.DataFrame, rate: float, least: float) -> Figure:
     """1c, 1d, 4c, 4d: distance and sharpness along one run, with 2/eta and S_min."""
-    figure, (left, right) = new_figure(2, width=8.0, height=3.4)
     run = rows.loc[np.isclose(rows["learning_rate"], rate), "run"].iloc[0]
     trace = traces[traces["run"] == run].sort_values("step")
-    draw_trace(left, trace["step"], trace, "distance", BLUE, None)
-    left.set(xlabel="step", ylabel="squared distance |w - w*|²", yscale="log")
-    draw_trace(right, trace["step"], trace, "sharpness", BLUE, "sharpness")
-    right.axhline(2.0 / rate, color=RED, ls="--", label=f"2/eta = {2.0 / rate:g}")
-    right.axhline(least, color=GREEN, ls=":", label=f"S_min, exact: {least:.2f}")
-    right.set(xlabel="step", ylabel="sharpness", yscale="log")
-    plain_log_ticks(right.yaxis)
-    legend_above(right, 3)
-    figure.suptitle(f"learning rate {rate:g}", fontsize=10)
-    return figure
+    shown = trace.filter(regex="^(step|distance|sharpness)")
+    return training_figure(
+        shown, f"learning rate {rate:g}", 2.0 / rate, least, f"2/eta = {2.0 / rate:g}"
+    )
 
 
 def depth_figure(rows: pd.DataFrame, data: Regression) -> Figure:
