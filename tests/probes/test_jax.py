@@ -144,6 +144,8 @@ def test_finite_differences_where_a_second_derivative_is_missing():
 def test_bad_input():
     with pytest.raises(SettingError, match=r"one number, got shape \(20, 2\)"):
         probes.sharpness(lambda t, b: b[0][:, :2] * t["out"]["w"][0], TREE, BATCHES)
+    with pytest.raises(SettingError, match="loss must be a function, got None"):
+        probes.sharpness(None, TREE, BATCHES)
     with pytest.raises(DataError, match="batch 2 of 2 holds values"):
         probes.sharpness(loss, TREE, [BATCHES[0], (X * np.nan, Y)])
     with pytest.raises(SettingError, match=r"parameter \['n'\] is of type int32"):

@@ -39,6 +39,8 @@ class JaxModel:
         matrix: str = "Hessian",
         chunk: int | None = None,
     ) -> None:
+        if not callable(loss):
+            raise SettingError(f"loss must be a function, got {loss!r:.40}")
         for path, leaf in jax.tree_util.tree_leaves_with_path(parameters):
             kind = jnp.asarray(leaf).dtype
             if kind not in (jnp.float32, jnp.float64):
