@@ -76,6 +76,11 @@ FINE = [
             ("zero-layer", "50", "0.01"), ("minimiser", "1e9", "0.01"), ("pytorch", "1", "1e308"),
         )
     ),
+    (
+        "a terminal of odd sizes",
+        Case(("train", "--depth=2", "--steps=9", "--learning-rate=0.01"),
+             env={"COLUMNS": "\u00b2", "LINES": "\u00b2"}),
+    ),
     ("a name that is markup", _table("[/red].csv", CSV)),
 ]  # fmt: skip
 REFUSED = [

@@ -26,6 +26,9 @@ def prepare() -> None:
     # wait for each other (a QR that takes 0.16 s took 15 s on a busy machine).
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ["MPLBACKEND"] = "agg"  # files are all that is drawn here
+    for name in ("COLUMNS", "LINES"):  # rich takes any digits, and int does not
+        if not os.environ.get(name, "").isascii():
+            del os.environ[name]
     for number, name in ((1, "stdout"), (2, "stderr")):
         if getattr(sys, name) is None:  # closed: no file of ours may take its place
             nowhere = os.open(os.devnull, os.O_WRONLY)
