@@ -70,14 +70,15 @@ def test_python_lines_give_the_same_bits(name, tables):
             np.testing.assert_array_equal(shown[quantity], np.median(values, axis=1))
 
 
-@pytest.mark.parametrize("name", [*VARIED, "table"])
+@pytest.mark.parametrize("name", [*VARIED, "table", *(f"scene-{one.name}" for one in SCENES)])
 def test_the_command_gives_the_same_bits(name, tables, tmp_path, monkeypatch, capsys):
     if name == "table":
         stored = tables.keep(TABLE)
         problem = {"file": stored.key, "target": "y", "intercept": True}
         content = like(problem=problem, architecture__depth=3)
     else:
-        content = VARIED[name]
+        scenes = {f"scene-{one.name}": one.settings for one in SCENES}
+        content = VARIED.get(name) or scenes[name]
     here = ground(content, tables)
     shown, pieces = columns(here)
     words = shlex.split(code.as_command(here, tables))
