@@ -12,6 +12,8 @@ from flatmin.core.errors import SettingError
 CASES = {
     "sharpness-ensemble": "sharpness:sharpness_ensemble",
     "sharpness-large": "sharpness:sharpness_large",
+    "sharpness-outputs": "sharpness:sharpness_outputs",
+    "sharpness-gelu": "sharpness:sharpness_gelu",
     "gd-linear-d5": "descent:gd_linear_d5",
     "heavy-ball-d5": "descent:heavy_ball_d5",
     "nesterov-d5": "descent:nesterov_d5",

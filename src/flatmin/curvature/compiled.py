@@ -1,4 +1,4 @@
-"""The sharpness of ensembles of small linear networks, by the compiled kernel.
+"""The sharpness of ensembles of small networks, by the compiled kernels.
 
 Run as a module it compiles the kernels for a few networks, and keeps them.
 """
@@ -11,20 +11,60 @@ from flatmin.core.arrays import Float
 from flatmin.core.threads import over_blocks, thread_count
 from flatmin.curvature.interval import in_range, judged
 from flatmin.curvature.linear import LinearHessian
+from flatmin.curvature.nonlinear import Rows
 from flatmin.curvature.record import INERTIA, Sharpness
 from flatmin.data.regression import Regression
+from flatmin.data.samples import Samples
+from flatmin.lanes import samples_sharpness
+from flatmin.lanes.activations import code_of
 from flatmin.lanes.inertia import blocks_interval
 from flatmin.lanes.kept import compile_beside
-from flatmin.lanes.layout import linear
-from flatmin.lanes.sharpness import BASIS, blocks_sharpness, start_vector
+from flatmin.lanes.lanczos import BASIS, start_vector
+from flatmin.lanes.layout import linear, sampled
+from flatmin.lanes.sharpness import blocks_sharpness
 from flatmin.network.architecture import Architecture
-from flatmin.network.ensemble import Ensemble
+from flatmin.network.ensemble import Ensemble, laid_out
 
 
 def compile_for_later() -> None:
     """Have the kernels compiled by another process, where they are not yet."""
     if thread_count() > 1:
         compile_beside(__name__, blocks_sharpness, blocks_interval)
+
+
+def on_rows(
+    rows: Rows | Samples,
+    ensemble: Ensemble,
+    tolerance: float,
+    max_products: int,
+    start: Float | None = None,
+) -> Sharpness:
+    """The records, without intervals, of networks on rows."""
+    architecture, n = ensemble.architecture, len(ensemble)
+    network = sampled(
+        (architecture.inputs, *architecture.widths), architecture.biases,
+        architecture.output or (), rows.X, np.atleast_2d(rows.y.T),
+        code_of(architecture.activation_name), 0.0,
+    )  # fmt: skip
+    blocks, size, lanes = ensemble.lanes.shape
+    vectors = laid_out(np.tile(start_vector(size), (n, 1)) if start is None else start, lanes)
+    results = np.empty((blocks, 3, lanes))
+    given = ((0.0,) * lanes, ensemble.lanes, network, vectors, tolerance, max_products)
+    over_blocks(
+        lambda *some: samples_sharpness.blocks_sharpness(
+            *given, min(BASIS, size), results, *some
+        ),
+        blocks,
+    )  # fmt: skip
+    values, residuals, products = results.transpose(1, 0, 2).reshape(3, -1)[:, :n]
+    return Sharpness(
+        value=values,
+        residual=residuals,
+        products=products.astype(np.int64),
+        method="lanczos",
+        converged=np.zeros(n, dtype=bool),
+        vector=vectors.transpose(0, 2, 1).reshape(-1, size)[:n].copy(),
+    )
 
 
 def ensemble_sharpness(

@@ -3,10 +3,11 @@
 Which road is taken (all end in a Rayleigh quotient with its residual, and in `interval`):
 
 - small linear networks with one output: compiled Lanczos over lanes (`lanes`);
-- large ones, and several outputs: the top vector of the d x d reduction, exact at minimisers; if
-  its residual is not small enough, Lanczos from it (`lanczos`);
+- small ones with several outputs: the same, on d rows that stand for all (`multivariate`);
+- large ones: the top vector of the d x d reduction, exact at minimisers; if its residual is not
+  small enough, Lanczos from it (`lanczos`);
 - networks with an activation or biases: the whole spectrum of small ones, Lanczos from a random
-  start of others, on the hand-written product (`nonlinear`).
+  start of others, on the hand-written product (`nonlinear`); without an interval, compiled Lanczos.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from flatmin.core.seeds import generator
 from flatmin.curvature.interval import bounded_above, linear_interval, linear_spectrum, searched
 from flatmin.curvature.lanczos import lanczos
 from flatmin.curvature.linear import LinearHessian
-from flatmin.curvature.multivariate import MultivariateHessian
+from flatmin.curvature.multivariate import MultivariateHessian, stand_in
 from flatmin.curvature.nonlinear import NonlinearHessian
 from flatmin.curvature.operators import Hessian, HessianOperator
 from flatmin.curvature.record import NONE, Sharpness
@@ -39,7 +40,7 @@ METHODS = ("auto", "lanczos", "spectrum", "dense")
 TOLERANCE = 1e-10
 
 # A block of lanes should fit the second-level cache; beyond it one network at a time is faster.
-LANE_PARAMETERS = 8192
+LANE_PARAMETERS, LANE_SIGNALS = 8192, 1 << 14
 _DENSE_PARAMETERS = 5000
 # The whole spectrum of non-linear networks up to this size is cheaper than a search; of linear ones
 # it is computed where the search may have missed an eigenvalue, which is rare.
@@ -57,6 +58,15 @@ def in_lanes(architecture: Architecture) -> bool:
     """Whether the compiled solver serves it, which does not see a network's neighbours."""
     few = architecture.parameters <= LANE_PARAMETERS
     return few and architecture.family is Family.ONE_OUTPUT
+
+
+def on_few_rows(architecture: Architecture, rows: int) -> bool:
+    """Whether the compiled solver serves networks on so many rows: weights and signals of a block
+    stay within a few megabytes of cache."""
+    units = (
+        architecture.inputs + sum(architecture.widths) + architecture.biases * architecture.depth
+    )
+    return architecture.parameters <= LANE_PARAMETERS and units * rows <= LANE_SIGNALS
 
 
 def sharpness(
@@ -148,21 +158,27 @@ def _solve(
     certify: bool,
 ) -> Sharpness:
     architecture = ensemble.architecture
+    architecture.check_fits(problem)
     if not architecture.linear:
-        hessian = hessian_at(problem, ensemble)
-        assert isinstance(hessian, NonlinearHessian)
-        return _nonlinear(architecture, hessian, method, tolerance, max_products, start, certify)
+        return _nonlinear(problem, ensemble, method, tolerance, max_products, start, certify)
     regression = problem.regression()
     if method == "auto" and in_lanes(architecture):
         from flatmin.curvature.compiled import ensemble_sharpness
 
         record = ensemble_sharpness(regression, ensemble, tolerance, max_products, start, certify)
     else:
-        hessian = hessian_at(problem, ensemble)
+        several = architecture.family is Family.SEVERAL_OUTPUTS
         if method == "dense":
             _check_dense(architecture)
-            record = linear_spectrum(regression, ensemble, hessian, tolerance)
+            record = linear_spectrum(
+                regression, ensemble, hessian_at(problem, ensemble), tolerance
+            )  # fmt: skip
+        elif method == "auto" and several and on_few_rows(architecture, regression.d):
+            from flatmin.curvature.compiled import on_rows
+
+            record = on_rows(stand_in(regression), ensemble, tolerance, max_products, start)
         else:
+            hessian = hessian_at(problem, ensemble)
             record = _iterated(hessian, method, tolerance, max_products, start)
     if not certify:
         return record
@@ -185,14 +201,21 @@ def _solve(
 
 
 def _nonlinear(
-    architecture: Architecture,
-    hessian: NonlinearHessian,
+    problem: Any,
+    ensemble: Ensemble,
     method: str,
     tolerance: float,
     max_products: int,
     start: Float | None,
     certify: bool,
 ) -> Sharpness:
+    architecture = ensemble.architecture
+    if method == "auto" and not certify and on_few_rows(architecture, problem.n):
+        from flatmin.curvature.compiled import on_rows
+
+        return on_rows(problem, ensemble, tolerance, max_products, start)
+    hessian = hessian_at(problem, ensemble)
+    assert isinstance(hessian, NonlinearHessian)
     if method == "spectrum":
         hessian.spectrum()  # there is none
     if method == "dense":

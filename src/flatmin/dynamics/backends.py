@@ -19,8 +19,8 @@ from flatmin.data.samples import Problem
 from flatmin.dynamics.measures import below_saddles, error_of_map, task, units_of
 from flatmin.dynamics.recording import Recording
 from flatmin.dynamics.rule import Rule
+from flatmin.lanes.lanczos import BASIS, start_vector
 from flatmin.lanes.layout import Runs, Stop, linear, sampled
-from flatmin.lanes.sharpness import BASIS, start_vector
 from flatmin.network.architecture import Architecture, Family
 from flatmin.network.ensemble import Ensemble
 

@@ -22,7 +22,7 @@ from flatmin.core.threads import over_each
 from flatmin.dynamics.backends import Backend, Packed
 from flatmin.dynamics.measures import LAYER_MEASURES, Task
 from flatmin.dynamics.recording import Recording, Trace
-from flatmin.lanes.sharpness import start_vector
+from flatmin.lanes.lanczos import start_vector
 from flatmin.lanes.traced_descent import COLUMNS, SHARPNESS_COLUMNS
 from flatmin.network.architecture import Architecture
 from flatmin.network.ensemble import laid_out, lane_count

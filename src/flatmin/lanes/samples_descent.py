@@ -61,7 +61,7 @@ _some_rows = in_threes(_rows)
 
 
 @helper
-def _product(m, down, across, rows, columns, x, y, size, multiply):
+def product(m, down, across, rows, columns, x, y, size, multiply):
     """y = M x, or y *= M x if `multiply`, for the `size` samples of a tile, two at a time.
 
     M_ij is m[i down + j across], so W and W' are both at hand.
@@ -104,7 +104,7 @@ _some_columns = in_twos(_columns)
 
 
 @helper
-def _outer(g, rows, columns, s, h, size, count, add):
+def outer_product(g, rows, columns, s, h, size, count, add):
     """G = S H', or G += S H' if `add`, summed over the first `count` samples of a tile."""
     i = 0
     while i < rows:
@@ -116,7 +116,7 @@ def _outer(g, rows, columns, s, h, size, count, add):
 
 
 @inlined
-def _fill(h, network, start, count, size):
+def fill_inputs(h, network, start, count, size):
     """h_0: the inputs of `count` samples; and the ones that biases multiply."""
     widths, _, nodes = network.layout
     for j in range(widths[0]):
@@ -128,7 +128,7 @@ def _fill(h, network, start, count, size):
 
 
 @inlined
-def _residual(network, start, s, size, count, risk):
+def residual(network, start, s, size, count, risk):
     """s_L <- (2/samples) (f - y) [p], and risk plus the squares of f - y."""
     p, target = network.p, network.target
     outputs, samples = target.shape
@@ -158,23 +158,23 @@ def _sweeps(w, network, h, s, g, tile, fill):
         count = min(tile, samples - start)
         size = count + count % 2
         if fill or samples > tile:
-            _fill(h, network, start, count, size)
+            fill_inputs(h, network, start, count, size)
         for k in range(depth):
             rows, columns = widths[k + 1], widths[k] + network.biases
             y = h if k < depth - 1 else s
             x, y, layer = h[nodes[k] * size :], y[nodes[k + 1] * size :], w[layers[k] :]
-            _product(layer, columns, 1, rows, columns, x, y, size, False)
+            product(layer, columns, 1, rows, columns, x, y, size, False)
             if k < depth - 1:
-                slope = s[nodes[k + 1] * size :]
-                activate(network.activation, paired(y), paired(slope), rows * size // 2)
-        total = _residual(network, start, s[nodes[depth] * size :], size, count, total)
+                slope = paired(s[nodes[k + 1] * size :])
+                activate(network.activation, paired(y), slope, slope, rows * size // 2)
+        total = residual(network, start, s[nodes[depth] * size :], size, count, total)
         for k in range(depth - 1, -1, -1):
             rows, columns = widths[k + 1], widths[k] + network.biases
             above, below, layer = s[nodes[k + 1] * size :], nodes[k] * size, w[layers[k] :]
-            _outer(g[layers[k] :], rows, columns, above, h[below:], size, count, start > 0)
+            outer_product(g[layers[k] :], rows, columns, above, h[below:], size, count, start > 0)
             if k > 0:
                 bent = network.activation != IDENTITY
-                _product(layer, 1, columns, widths[k], rows, above, s[below:], size, bent)
+                product(layer, 1, columns, widths[k], rows, above, s[below:], size, bent)
     return total
 
 
