@@ -39,6 +39,7 @@ def networks(size: int, architecture: Architecture = LINEAR) -> Ensemble:
 def curvature_lanes() -> None:
     for size in (NARROW, WIDE):
         sharpness(DATA, networks(size))
+        sharpness(SAMPLES, networks(size, TANH), certify=False)
 
 
 def flow_kernel() -> None:
