@@ -6,18 +6,25 @@ Most begin as copies of a process that has imported Dask and flatmin (see `Forks
 from __future__ import annotations
 
 import json
+import pickle
 import signal
 import time
 from pathlib import Path
 
 import pytest
 
-from flatmin.study.runner import run_study
-from flatmin.study.spec import read_spec
+from flatmin.study import execute
+from flatmin.study.cluster import _Tasks, _written, run_pickled
+from flatmin.study.identity import hash_of
+from flatmin.study.index import Checked
+from flatmin.study.plan import SHARD_FLOPS, Shard, plan
+from flatmin.study.runner import Broken, run_study
+from flatmin.study.shard_files import Packed
+from flatmin.study.spec import parse_spec, read_spec
 from forks import Fork, Forks
 from forks import forks as forked
 from processes import run
-from study_runs import SHARDS, command, files, finish, ready, shard_files, write_spec
+from study_runs import SHARDS, SPEC, command, files, finish, ready, shard_files, write_spec
 
 OTHER_VERSION = "import flatmin; flatmin.__version__ = '0.0.0'"
 
@@ -30,6 +37,22 @@ def no_room(study, shard, *rest, real=execute.run_shard):
     return real(study, shard, *rest)
 if execute.run_shard.__name__ != "no_room":
     execute.run_shard = no_room
+"""
+
+# Where the folder of the study is not that of the client.
+ELSEWHERE = "from flatmin.study import cluster; cluster.sees = lambda probe: False"
+
+# Dies in its n-th flush of a file, before it is renamed, after it, or between the two files.
+DIES = """
+import os, signal
+from flatmin.core import files
+from flatmin.study import store
+real, calls = os.fsync, iter(range(1, 1000))
+def fsync(handle):
+    if next(calls) == {moment}:
+        os.kill(os.getpid(), signal.SIGKILL)
+    real(handle)
+os.fsync = fsync
 """
 
 # What the processes of a cluster have imported when they begin.
@@ -132,8 +155,93 @@ def test_two_workers_give_the_bytes_of_a_local_run(cluster, spec, whole, tmp_pat
         command("study", "run", spec, "--out", out, "--scheduler", cluster.address, "--json")
     )
     assert (code, err) == (0, "")
-    assert json.loads(printed)["shards_run"] == SHARDS
+    found = json.loads(printed)
+    assert (found["shards_run"], found["by_workers"]) == (SHARDS, SHARDS)
     assert files(out) == whole
+    assert not list(out.rglob("*.part.*"))
+
+
+def test_a_worker_without_the_folder_sends_its_shards(cluster, forks, spec, whole, tmp_path):
+    cluster.add_worker(ELSEWHERE)
+    cluster.wait_for_workers(1)
+    out = tmp_path / "out"
+    code, printed, err = finish(
+        forks.start("study", "run", spec, "--out", out, "--scheduler", cluster.address)
+    )
+    assert (code, err) == (0, "")
+    said = [line.split() for line in printed.splitlines() if "by workers" in line]
+    assert [(words[0], words[-1]) for words in said] == [("written", "0"), ("sent", f"{SHARDS}")]
+    assert files(out) == whole
+
+
+@pytest.mark.parametrize("moment", [1, 2, 3, 4, 7])
+def test_a_worker_killed_while_it_writes_changes_nothing(
+    cluster, forks, spec, whole, tmp_path, moment
+):
+    cluster.add_worker(DIES.format(moment=moment))
+    cluster.wait_for_workers(1)
+    out = tmp_path / "out"
+    process = forks.start("study", "run", spec, "--out", out, "--scheduler", cluster.address)
+    deadline = time.monotonic() + 120
+    while len(list((out / "traces").glob("*"))) < 1:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    cluster.add_worker()
+    code, _, err = finish(process)
+    assert (code, err) == (0, "")
+    assert files(out) == whole
+    assert not list(out.rglob("*.part.*"))
+
+
+def test_shards_that_a_dead_client_asked_for_are_not_written(spec, tmp_path):
+    study = read_spec(spec)
+    shards = plan(study)[:2]
+    out = tmp_path / "out"
+    run_study(study, out, only=shards[0].id)
+    before = files(out)
+    arguments = (pickle.dumps(study), pickle.dumps(shards), hash_of(study.canonical()))
+    probe = out / ".0.part.probe"
+    sent = run_pickled(*arguments, str(probe))
+    assert all(isinstance(one, Packed) for one in sent)
+    assert files(out) == before
+    probe.touch()
+    assert isinstance(_written(probe, sent[1]), Checked)
+    assert sorted(set(files(out)) - set(before)) == [
+        f"{kind}/shard-{shards[1].id}.parquet" for kind in ("runs", "traces")
+    ]
+    after = files(out)
+    probe.unlink()
+    assert isinstance(_written(probe, sent[0]), Broken)
+    assert files(out) == after
+
+
+def test_a_shard_that_is_there_is_not_run_again(spec, whole, tmp_path, monkeypatch):
+    study = read_spec(spec)
+    (first, second), out = plan(study)[:2], tmp_path / "out"
+    run_study(study, out, only=first.id)
+    probe = out / ".0.part.probe"
+    probe.touch()
+    monkeypatch.setattr(execute, "run_shard", lambda *rest: 1 / 0)
+    shards = pickle.dumps([first, second])
+    found = run_pickled(pickle.dumps(study), shards, hash_of(study.canonical()), str(probe))
+    assert [type(one) for one in found] == [Checked, Broken]
+    assert found[0].counts == run_study(study, out, only=first.id).counts
+
+
+def test_tasks_have_fewer_shards_towards_the_end():
+    class Four:
+        def nthreads(self):
+            return {"a": 2, "b": 2}
+
+        def get_executor(self, pure):
+            return None
+
+    tasks = _Tasks(Four(), parse_spec(SPEC), Path("probe"))
+    short = [Shard(str(i), 1.0, ()) for i in range(2000)]
+    long = [Shard(str(i), SHARD_FLOPS, ()) for i in range(2000)]
+    tasks.width()
+    assert [tasks.batch(short[:left]) for left in (2000, 160, 40, 15, 1)] == [64, 10, 2, 1, 1]
+    assert [tasks.batch(long[:left]) for left in (2000, 40, 1)] == [4, 2, 1]
 
 
 def test_a_worker_killed_in_mid_study_changes_nothing(cluster, forks, spec, whole, tmp_path):

@@ -21,13 +21,14 @@ from flatmin.network.architecture import Architecture, residual_output_vector
 from flatmin.network.initialisation import initialise
 from flatmin.study import plan as planning
 from flatmin.study.execute import run_shard
+from flatmin.study.export import flat_frame
 from flatmin.study.inputs import data_of
 from flatmin.study.plan import plan
 from flatmin.study.runner import run_study
 from flatmin.study.schema import ROWS_SCHEMA, TRACES_SCHEMA
 from flatmin.study.spec import parse_spec
 from flatmin.study.store import Store
-from flatmin.study.summary import counts, curves, facets, flat_frame, frame, mean, points
+from flatmin.study.summary import counts, curves, facets, frame, mean, points
 from flatmin.theory.minimal_sharpness import critical_learning_rate, minimal_sharpness
 
 DESCENT = """\

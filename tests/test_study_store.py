@@ -16,7 +16,8 @@ import pytest
 
 from flatmin.cli import main
 from flatmin.core.errors import FlatminError
-from flatmin.study import execute, plan, runner, store
+from flatmin.study import execute, plan, runner
+from flatmin.study.identity import spec_difference
 from flatmin.study.schema import ROWS_SCHEMA, TRACES_SCHEMA
 from flatmin.study.spec import parse_spec
 from flatmin.study.store import Store
@@ -129,7 +130,7 @@ def test_states_of_the_first_schema_are_read_in_todays_words(whole, tmp_path):
         (then["sharpness"] / then["edge"])[settled],
         rtol=1e-14,
     )
-    counts = store.counts()
+    counts = run(out)[0].counts
     assert counts["settled"] == sum(settled) <= counts["learned"]
 
 
@@ -184,7 +185,7 @@ def test_another_spec_is_refused_with_the_difference(whole, tmp_path, call):
 
 def test_a_difference_in_many_keys_is_cut_short():
     old = json.dumps({str(i): i for i in range(9)})
-    assert store.spec_difference(old, '{"0": 0}').endswith("3: 3 -> nothing; and 5 more")
+    assert spec_difference(old, '{"0": 0}').endswith("3: 3 -> nothing; and 5 more")
 
 
 @pytest.mark.parametrize("name", ["flatmin", "kernels"])

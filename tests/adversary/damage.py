@@ -300,7 +300,7 @@ def record(folder: Path, rng: random.Random) -> None:
 
 def study_text(folder: Path, rng: random.Random) -> None:
     """The stored study is another one, under its right hash: only its shards know."""
-    from flatmin.study.store import hash_of
+    from flatmin.study.identity import hash_of
 
     for path in folder.rglob("study.json"):
         try:

@@ -7,6 +7,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from secrets import token_hex
 
 from flatmin.core.errors import SettingError
 
@@ -40,7 +41,9 @@ def read_text(path: Path) -> str:
 @contextmanager
 def writing(path: Path) -> Iterator[Path]:
     """A temporary path to write to; it takes the place of `path` when the block ends well."""
-    temporary = path.with_name(f".{path.stem[:200]}.{os.getpid()}.part{path.suffix}")
+    # Processes of two machines may have one number.
+    own = f"{os.getpid()}-{token_hex(4)}"
+    temporary = path.with_name(f".{path.stem[:200]}.{own}.part{path.suffix}")
     if path.exists() and not path.is_file():
         raise SettingError(f"{str(path)!r} cannot be written: it is no regular file")
     with telling(f"{str(path)!r} cannot be written"):

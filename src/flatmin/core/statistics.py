@@ -51,12 +51,15 @@ def mean_half_width(values: Any, confidence: float = CONFIDENCE) -> float:
     >>> mean_half_width([3.0])
     0.0
     """
+    count = len(values)
+    return half_width(np.std(values, ddof=1), count, confidence) if count > 1 else 0.0
+
+
+def half_width(deviation: float, count: int, confidence: float = CONFIDENCE) -> float:
+    """The same from the standard deviation of a sample of two or more."""
     from scipy.special import stdtrit
 
-    count = len(values)
-    if count < 2:
-        return 0.0
-    error = np.std(values, ddof=1) / np.sqrt(count)
+    error = deviation / np.sqrt(count)
     return float(stdtrit(count - 1, 0.5 * (1.0 + confidence)) * error)
 
 

@@ -14,7 +14,8 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, fields, replace
+from operator import attrgetter
 
 from flatmin.core.seeds import Coordinate
 from flatmin.dynamics.recording import NETWORK_MEASURES, Recording
@@ -75,13 +76,14 @@ class Stretch:
 
     def runs(self) -> Iterator[Run]:
         """Every run."""
-        return map(self._run, range(self.count))
+        return map(self.run, range(self.count))
 
     def cut(self, count: int) -> tuple[Stretch, Stretch]:
         """The first `count` runs and the rest."""
-        return Stretch(self.first, count), Stretch(self._run(count), self.count - count)
+        return Stretch(self.first, count), Stretch(self.run(count), self.count - count)
 
-    def _run(self, number: int) -> Run:
+    def run(self, number: int) -> Run:
+        """One of them, from 0."""
         index, repetition = self.first.index + number, self.first.repetition + number
         return replace(self.first, index=index, repetition=repetition)
 
@@ -244,8 +246,11 @@ def _split(
         yield _shard(held, cost)
 
 
+# The index is left out: it depends on the other runs of the study.
+_COORDINATES = attrgetter(*(field.name for field in fields(Run) if field.name != "index"))
+
+
 def _shard(held: list[Stretch], cost: float) -> Shard:
-    # The index is left out: it depends on the other runs of the study.
-    coordinates = [(*astuple(one.first)[1:], one.count) for one in held]
+    coordinates = [(*_COORDINATES(one.first), one.count) for one in held]
     text = json.dumps(coordinates).encode()
     return Shard(hashlib.blake2b(text, digest_size=8).hexdigest(), cost, tuple(held))

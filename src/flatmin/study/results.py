@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flatmin.core.errors import SettingError
 from flatmin.core.files import make_directory, writing
 from flatmin.core.pages import Page
 from flatmin.core.shown import Shown
+from flatmin.study.export import write_csv, write_parquet
 from flatmin.study.store import Store
 from flatmin.study.summary import (
     Facets,
     Overview,
     facets,
-    flat_frame,
     frame,
     missing_note,
     overview,
-    varied,
 )
 
 if TYPE_CHECKING:
@@ -52,7 +52,15 @@ class Results(Shown):
 
     def summary(self) -> Overview:
         """Counts, and means with 95 % bands per point of the grid."""
-        return overview(self.runs, self.store.learned_at, self.store.missing())
+        store = self.store
+        return overview(self._tables(), store.learned_at, store.missing())
+
+    def _tables(self) -> Callable[[Collection[str]], Iterator[pd.DataFrame]]:
+        """The runs as `summary` takes them, shard by shard; there must be some."""
+        stream = self.store.rows()
+        if not len(stream):
+            raise SettingError(f"{str(self.directory)!r} has no finished runs yet")
+        return lambda columns: map(frame, stream.shards(columns))
 
     def missing(self) -> str:
         """How many runs of the study are not there, in words; nothing if all are."""
@@ -67,9 +75,7 @@ class Results(Shown):
 
         By default x is the scale, or the first axis if the scale does not vary.
         """
-        table = self.runs
-        axes = varied(table)
-        return facets(table, x or ("scale" if "scale" in axes or not axes else axes[0]), y, by)
+        return facets(self._tables(), x, y, by)
 
     def plot(self, x: str | None = None, y: str = "sharpness", by: str | None = None) -> Figure:
         """The picture of `facets`."""
@@ -84,14 +90,7 @@ class Results(Shown):
         suffix = place.suffix.lower()
         if suffix not in (".csv", ".parquet"):
             raise SettingError(f"the file must end in .csv or .parquet, got {str(path)!r}")
-        table = self.store.read_traces() if traces else self.store.read_rows()
+        stream = self.store.traces() if traces else self.store.rows()
         make_directory(place.parent)
         with writing(place) as temporary:
-            if suffix == ".parquet":
-                import pyarrow.parquet
-
-                parquet: Any = pyarrow.parquet
-                parquet.write_table(table, temporary)
-            else:
-                flat_frame(table).to_csv(temporary, index=False)
-        return int(table.num_rows)
+            return (write_parquet if suffix == ".parquet" else write_csv)(stream, temporary)

@@ -2,7 +2,7 @@
 
 Several shards are under way at once, one thread each: what is serial in one of them (drawing
 weights, encoding rows) overlaps with the steps of another. Whoever runs a shard returns the bytes
-of its files; only this process writes.
+of its files for this process to write, or has written them where both see the same folder.
 """
 
 from __future__ import annotations
@@ -10,27 +10,32 @@ from __future__ import annotations
 import shlex
 import time
 import traceback
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from tempfile import TemporaryDirectory
 from threading import Event, Lock
 from typing import Any
 
 from flatmin.core.errors import FlatminError, SettingError
+from flatmin.core.memory import many_objects
 from flatmin.core.pages import Listing, Page, Remarks
 from flatmin.core.progress import Show, live_bar
 from flatmin.core.threads import thread_count
 from flatmin.dynamics.endings import learned_note
 from flatmin.study import execute
+from flatmin.study.identity import Note, hash_of
+from flatmin.study.index import Checked
 from flatmin.study.plan import Shard, plan
 from flatmin.study.results import Results
 from flatmin.study.shard_files import EDGE, LEARNED, Packed, pack
 from flatmin.study.spec import Study
-from flatmin.study.store import Failure, Note, Store, hash_of, lock
+from flatmin.study.store import Failure, Store, lock
 
 _WAIT_SECONDS = 0.5
 
@@ -64,6 +69,8 @@ class StudyRun(Results):
     other_seconds: float
     failures: tuple[Failure, ...]
     learned_at: float
+    by_workers: int | None = None
+    """Shards that workers of a cluster wrote into the folder themselves; None without a cluster."""
     # A directory that is removed when nothing refers to these results any more.
     temporary: Any = field(default=None, repr=False)
 
@@ -73,8 +80,8 @@ class StudyRun(Results):
 
     def contents(self) -> dict[str, Any]:
         """The counts, without what only serves the program."""
-        names = ("total_runs", "shards", "total_shards", "counts", "shards_run", "steps")
-        rest = {name: getattr(self, name) for name in (*names, "seconds", "other_seconds")}
+        names = ("total_runs", "shards", "total_shards", "counts", "shards_run", "by_workers")
+        rest = {name: getattr(self, name) for name in (*names, "steps", "seconds", "other_seconds")}
         first = {"directory": self.directory, "runs": self.finished}
         return first | rest | {"failures": self.failures}
 
@@ -91,6 +98,9 @@ class StudyRun(Results):
             ("Shards finished", f"{self.shards} of {self.total_shards}"),
             ("  run now", str(self.shards_run)),
         ]
+        if self.by_workers is not None:
+            rows.append(("  written by workers, into this folder", str(self.by_workers)))
+            rows.append(("  sent here by workers", str(self.shards_run - self.by_workers)))
         if self.failures:
             rows.append(("  failed now", str(len(self.failures))))
         rows.append(("Time", f"{self.seconds:.1f} s, and {self.other_seconds:.1f} s around it"))
@@ -114,12 +124,18 @@ class Broken:
     mistake: bool
 
 
+Result = Packed | Checked | Broken
+"""A shard to be written, one that was, or what went wrong."""
+
+
 @dataclass(frozen=True)
 class Pool:
-    """Whoever runs shards: takes one, and says how many to have under way."""
+    """Whoever runs shards: takes some, which come back together, and says how many such tasks to
+    have under way, and how many of the shards that are left to put into the next one."""
 
-    submit: Callable[[Shard], Future[Packed | Broken]]
+    submit: Callable[[Sequence[Shard]], Future[list[Result]]]
     width: Callable[[], int]
+    batch: Callable[[Sequence[Shard]], int] = lambda left: 1
 
 
 def run_study(
@@ -147,26 +163,31 @@ def run_study(
     given = [name for name, value in places.items() if value is not None]
     if len(given) > 1:
         raise SettingError(f"{given[0]} and {given[1]} exclude each other: give one of them")
+    on_cluster = workers is not None or scheduler is not None
     begin = time.perf_counter()
     temporary = TemporaryDirectory(prefix="flatmin-") if directory is None else None
     folder = Path(temporary.name if temporary else directory or "")
-    shards = plan(study)
+    with many_objects():
+        shards = plan(study)
     chosen = _chosen(shards, only)
     with live_bar(progress is True) as show, lock(folder):
         tell = progress if callable(progress) else None if show is None else bar_of(show)
-        store = Store.create_or_open(folder, study.canonical(), study.to_toml(), note, study.runs)
+        text, spec_toml = study.canonical(), study.to_toml()
+        with many_objects():
+            store = Store.create_or_open(folder, text, spec_toml, note, study.runs)
         done = _finished(store, shards)
         todo = [shard for shard in chosen if shard.id not in done]
         course = _Course(shards, done, store.counts(), tell)
+        by_workers = 0 if on_cluster else None
         place = spec or str(folder / "study.toml")
         command = ["flatmin", "study", "run", place, "--out", str(folder)]
         failures: list[Failure] = []
         seconds = 0.0
         if todo:
-            if workers is not None or scheduler is not None:
+            if on_cluster:
                 from flatmin.study.cluster import cluster_pool
 
-                begun = cluster_pool(study, workers, scheduler)
+                begun = cluster_pool(study, workers, scheduler, store)
             else:
                 begun = _thread_pool(study, len(todo), threads or thread_count(), course.report)
             with begun as pool:
@@ -175,6 +196,10 @@ def run_study(
                     if isinstance(result, Packed):
                         store.write(result)
                         course.ended(shard, result.counts)
+                    elif isinstance(result, Checked):
+                        store.known(shard.id, result)
+                        by_workers = (by_workers or 0) + 1
+                        course.ended(shard, result.counts)
                     else:
                         alone = shlex.join([*command, "--only", shard.id])
                         failures.append(
@@ -182,7 +207,9 @@ def run_study(
                         )
                         store.write_failure(failures[-1])
                         course.ended(shard, None)
+                    store.save_index(now=False)
                 seconds = time.perf_counter() - started
+        store.save_index()
     status = course.status
     return StudyRun(
         directory=folder,
@@ -197,6 +224,7 @@ def run_study(
         other_seconds=time.perf_counter() - begin - seconds,
         failures=tuple(failures),
         learned_at=study.method.learned_at,
+        by_workers=by_workers,
         temporary=temporary,
     )
 
@@ -264,7 +292,7 @@ class _Course:
 
 
 def _finished(store: Store, shards: list[Shard]) -> set[str]:
-    done = store.finished()
+    done = set(store.checked)
     unknown = done - {shard.id for shard in shards}
     if unknown:
         raise SettingError(
@@ -286,18 +314,36 @@ def _chosen(shards: list[Shard], only: str | None) -> list[Shard]:
     return chosen
 
 
-def _completed(pool: Pool, shards: list[Shard]) -> Iterator[tuple[Shard, Packed | Broken]]:
+_Ended = SimpleQueue[tuple[list[Shard], Future[list[Result]]]]
+
+
+def _completed(pool: Pool, shards: list[Shard]) -> Iterator[tuple[Shard, Result]]:
     """Shards as they end, with a bounded number under way."""
-    queue = iter(shards)
-    waiting: dict[Future[Packed | Broken], Shard] = {}
-    while True:
-        while len(waiting) < pool.width() and (shard := next(queue, None)) is not None:
-            waiting[pool.submit(shard)] = shard
-        if not waiting:
-            return
-        # A signal that comes in the instant before a wait does not end it: so none is long.
-        for future in wait(waiting, _WAIT_SECONDS, FIRST_COMPLETED).done:
-            yield waiting.pop(future), future.result()
+    left, alone = deque(shards), deque[Shard]()
+    ended: _Ended = SimpleQueue()
+    waiting = 0
+    while left or alone or waiting:
+        while (left or alone) and waiting < pool.width():
+            batch = [alone.popleft()] if alone else []
+            if not batch:
+                batch = [left.popleft() for _ in range(max(1, pool.batch(left)))]
+            pool.submit(batch).add_done_callback(partial(_put, ended, batch))
+            waiting += 1
+        try:
+            # A signal that comes in the instant before a wait does not end it: so none is long.
+            batch, future = ended.get(timeout=_WAIT_SECONDS)
+        except Empty:
+            continue
+        waiting -= 1
+        results = future.result()
+        if len(results) < len(batch):
+            alone.extend(batch)  # one of them ended the rest: which?
+        else:
+            yield from zip(batch, results, strict=True)
+
+
+def _put(ended: _Ended, batch: list[Shard], future: Future[list[Result]]) -> None:
+    ended.put((batch, future))
 
 
 def attempt(
@@ -331,18 +377,20 @@ def _thread_pool(
     study_hash = hash_of(study.canonical())
     stop = Event()
 
-    def work(shard: Shard) -> Packed | Broken:
+    def work(batch: Sequence[Shard]) -> list[Result]:
+        (shard,) = batch
+
         def advance(steps: int) -> None:
             if stop.is_set():
                 raise _Stopped
             report(shard, steps)
 
-        return attempt(study, study_hash, shard, threads // at_once, advance)
+        return [attempt(study, study_hash, shard, threads // at_once, advance)]
 
     executor = ThreadPoolExecutor(at_once, "shard")
     try:
         # One more than can run, so that no thread waits for this process to write.
-        yield Pool(lambda shard: executor.submit(work, shard), lambda: at_once + 1)
+        yield Pool(lambda batch: executor.submit(work, batch), lambda: at_once + 1)
     finally:
         stop.set()
         executor.shutdown(wait=False, cancel_futures=True)

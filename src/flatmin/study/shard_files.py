@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import stat
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +23,7 @@ from flatmin.core.errors import DataError
 from flatmin.core.memory import check_memory
 from flatmin.dynamics.edge import EDGE_SHARE
 from flatmin.study import digest
-from flatmin.study.older import conformed, upgraded
+from flatmin.study.older import upgraded
 from flatmin.study.schema import ROWS_SCHEMA, TRACES_SCHEMA, VERSION
 
 if TYPE_CHECKING:
@@ -87,7 +87,12 @@ def count_states(rows: pa.Table) -> dict[str, int]:
 
 def shard_path(folder: Path, shard_id: str) -> Path:
     """Where a shard's file is."""
-    return folder / f"shard-{shard_id}.parquet"
+    return folder / file_name(shard_id)
+
+
+def file_name(shard_id: str) -> str:
+    """What a shard's file is called."""
+    return f"shard-{shard_id}.parquet"
 
 
 def shard_id(path: Path) -> str | None:
@@ -139,7 +144,15 @@ def row_count(path: Path) -> int:
     return _end(path).rows
 
 
-def read(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+def fields(path: Path) -> list[pa.Field]:
+    """The columns of a file in the words of this version."""
+    try:
+        return list(upgraded(_end(path).schema.empty_table()).schema)
+    except (pa.ArrowException, KeyError):
+        raise DataError(f"{str(path)!r} has columns of other types: run the study again") from None
+
+
+def read(path: Path, columns: Collection[str] | None = None) -> pa.Table:
     """A shard's table, checked, in the words of this version."""
     try:
         return upgraded(_checked(path, columns))
@@ -153,10 +166,10 @@ class _Damaged(Exception):
     """A file that is not as it was written; the message goes after its name."""
 
 
-def _checked(path: Path, columns: Sequence[str] | None) -> pa.Table:
+def _checked(path: Path, columns: Collection[str] | None) -> pa.Table:
     """The table of a file, or of some columns of it, checked against its own digests."""
     end = _end(path)
-    known = end.names if columns is None else [name for name in end.names if name in columns]
+    known = [n for n in end.schema.names if columns is None or n in columns]
     if len(set(known)) < len(known):
         raise _Damaged("has two columns of one name")
     try:
@@ -195,7 +208,7 @@ class _End:
 
     marks: dict[bytes, bytes]
     rows: int
-    names: list[str]
+    schema: pa.Schema
 
 
 def _end(path: Path) -> _End:
@@ -205,7 +218,7 @@ def _end(path: Path) -> _End:
             raise _Damaged("is not a plain file")
         with pq.ParquetFile(path) as file:
             schema = file.schema_arrow
-            return _End(dict(schema.metadata or {}), int(file.metadata.num_rows), schema.names)
+            return _End(dict(schema.metadata or {}), int(file.metadata.num_rows), schema)
     except FileNotFoundError:
         raise _Damaged("is missing") from None
     except (pa.ArrowException, OSError, ValueError):
@@ -214,19 +227,3 @@ def _end(path: Path) -> _End:
 
 def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
-
-
-def gather(paths: list[Path], schema: pa.Schema) -> pa.Table:
-    """The tables of several shards as one, by run; a run is in one shard and its records in order.
-
-    The result does not depend on how the runs were split into shards. What the shards have besides
-    the schema is kept.
-    """
-    if not paths:
-        return schema.empty_table()
-    found = [read(path) for path in paths]
-    for field in (field for table in found for field in table.schema):
-        if field.name not in schema.names:
-            schema = schema.append(field)
-    tables = [conformed(table, schema) for table in found]
-    return pa.concat_tables(tables).sort_by("run").combine_chunks()

@@ -5,7 +5,8 @@
     DIR/runs/shard-<id>.parquet    one row per run
     DIR/traces/shard-<id>.parquet  what was recorded along the runs
     DIR/failures/<id>.json         shards that failed, until they succeed
-    DIR/.lock                      held by the process that writes
+    DIR/.lock                      held by the process that runs the study
+    DIR/.index.json                which shards need not be read again (`index`)
 
 Every file is written under a temporary name, flushed and renamed, and nothing else is state: a
 process may be killed at any moment.
@@ -13,11 +14,11 @@ process may be killed at any moment.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
+import time
 from collections import Counter
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import count
@@ -25,20 +26,21 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from flatmin.core.errors import DataError, SettingError
-from flatmin.core.files import make_directory, read_text, remove, telling, writing
+from flatmin.core.files import make_directory, remove, telling, writing
 from flatmin.dynamics.endings import LEARNED_AT
 from flatmin.study import shard_files
+from flatmin.study.identity import RECORD, Note, check_same, hash_of, read_record
+from flatmin.study.index import Checked, Stamp, listing, read_index, stamp, write_index
 from flatmin.study.schema import ROWS_SCHEMA, TRACES_SCHEMA
-from flatmin.study.shard_files import RUNS, TRACES, Packed, shard_id, shard_path
-from flatmin.study.versions import difference, versions
+from flatmin.study.shard_files import RUNS, TRACES, Packed, file_name, shard_id, shard_path
+from flatmin.study.stream import Stream
+from flatmin.study.versions import versions
 
-Note = Callable[[str], None]
-
-_RECORD, _SPEC, _LOCK = "study.json", "study.toml", ".lock"
-_SHOWN = 3
+_SPEC, _LOCK = "study.toml", ".lock"
+# From one index to the next while a study is being run: seconds, and times as long as it took.
+_INDEX_SECONDS, _INDEX_SHARE = 30.0, 50.0
 
 
 @dataclass(frozen=True)
@@ -53,11 +55,6 @@ class Failure:
     traceback: str
     command: str
     mistake: bool = False
-
-
-def hash_of(study_text: str) -> str:
-    """The hash that names a study."""
-    return hashlib.sha256(study_text.encode()).hexdigest()
 
 
 @contextmanager
@@ -91,13 +88,16 @@ class Store:
     """The files of one study. Writing needs `lock`; reading does not."""
 
     def __init__(self, directory: Path) -> None:
-        record = _read_record(directory)
+        record = read_record(directory)
         self.directory = directory
         self.study_text: str = record["study"]
         self.study_hash: str = record["sha256"]
         self.total_runs: int | None = record.get("runs")
         self._runs, self._traces = directory / RUNS, directory / TRACES
         self._failures = directory / "failures"
+        self.checked: dict[str, Checked] = {}
+        """Shards that are complete, once the study is being run."""
+        self._unsaved, self._next_save = False, time.monotonic() + _INDEX_SECONDS
         for folder in (self._runs, self._traces, self._failures):
             if folder.is_symlink():
                 raise DataError(f"{str(folder)!r} is a link: a study keeps its own files")
@@ -105,8 +105,8 @@ class Store:
     @classmethod
     def open(cls, directory: Path) -> Store:
         """A study that has been begun, for reading."""
-        if not os.path.lexists(directory / _RECORD):
-            raise DataError(f"{str(directory)!r} holds no study: there is no {_RECORD} in it")
+        if not os.path.lexists(directory / RECORD):
+            raise DataError(f"{str(directory)!r} holds no study: there is no {RECORD} in it")
         return cls(directory)
 
     @classmethod
@@ -123,31 +123,63 @@ class Store:
         `note` is called with one line about anything that is odd or was repaired.
         """
         say = note or (lambda line: None)
-        if os.path.lexists(directory / _RECORD):
-            _check_same(directory, study_text, say)
+        if os.path.lexists(directory / RECORD):
+            check_same(directory, study_text, say)
         else:
             _write(directory / _SPEC, spec_toml.encode())
             record: dict[str, Any] = {"study": study_text, "sha256": hash_of(study_text)}
             record |= {"versions": versions(), "runs": runs}
-            _write(directory / _RECORD, (json.dumps(record, indent=2) + "\n").encode())
+            _write(directory / RECORD, (json.dumps(record, indent=2) + "\n").encode())
         store = cls(directory)
         for folder in (store._runs, store._traces, store._failures):
             make_directory(folder)
+        for folder in (directory, store._failures):
+            for leftover in folder.glob(".*.part.*"):
+                remove(leftover)
         store._tidy(say)
         return store
 
     def _tidy(self, say: Note) -> None:
-        """Remove what killed processes left half written, and put damaged shards aside."""
-        for folder in (self.directory, self._runs, self._traces, self._failures):
-            for leftover in folder.glob(".*.part.*"):
-                remove(leftover)
+        """Remove what killed processes left half written, put damaged shards aside, and know the
+        whole ones; those that the index knows are not read."""
+        found: dict[Path, dict[str, Stamp]] = {}
         for folder in (self._runs, self._traces):
-            for path in sorted(folder.glob("[!.]*")):
+            self.remove_leftovers(folder)
+            found[folder] = {n: mark for n, mark in listing(folder).items() if n[0] != "."}
+        rows, traces = found.values()
+        for shard, entry in read_index(self.directory, self.study_hash, len(rows)).items():
+            file = file_name(shard)
+            if rows.get(file) == entry.rows and traces.get(file) == entry.traces:
+                self.checked[shard] = entry
+        known = set(map(file_name, self.checked))
+        for folder, names in found.items():
+            for path in [folder / name for name in names if name not in known]:
                 if shard_id(path) is None:
                     say(f"{str(path)!r} is not part of this study and was left alone")
                 elif wrong := shard_files.deep_fault(path, self.study_hash):
                     aside = _put_aside(path)
                     say(f"{str(path)!r} {wrong}: kept as {aside.name!r}; the shard is run again")
+        for path in [self._runs / name for name in rows if name not in known]:
+            if (name := shard_id(path)) is not None and self._complete(path):
+                counts = shard_files.count_states(shard_files.read(path, shard_files.COUNTED))
+                self.checked[name] = Checked(rows[path.name], traces.get(path.name), counts)
+                self._unsaved = True
+
+    def remove_leftovers(self, *folders: Path) -> None:
+        """Remove what killed processes left half written among the shards."""
+        for folder in folders or (self._runs, self._traces):
+            with os.scandir(folder) as entries:
+                names = [one.name for one in entries if one.name[0] == "." and ".part." in one.name]
+            for name in names:
+                remove(folder / name)
+
+    def save_index(self, now: bool = True) -> None:
+        """Write the index if it has changed; if not `now`, only once in a while."""
+        begin = time.monotonic()
+        if self._unsaved and (now or begin > self._next_save):
+            write_index(self.directory, self.study_hash, self.checked)
+            self._unsaved, end = False, time.monotonic()
+            self._next_save = end + max(_INDEX_SECONDS, _INDEX_SHARE * (end - begin))
 
     @property
     def learned_at(self) -> float:
@@ -200,11 +232,13 @@ class Store:
         return not shard_files.has_traces(path) or not shard_files.fault(traces, self.study_hash)
 
     def write(self, packed: Packed) -> None:
-        """Put a finished shard on disk: the traces first, so that its rows mean it is complete."""
-        if packed.traces is not None:
-            _write(shard_path(self._traces, packed.shard_id), packed.traces)
-        _write(shard_path(self._runs, packed.shard_id), packed.rows)
-        (self._failures / f"{packed.shard_id}.json").unlink(missing_ok=True)
+        """Put a finished shard on disk."""
+        self.known(packed.shard_id, write_shard(self.directory, packed))
+
+    def known(self, name: str, checked: Checked) -> None:
+        """A shard is on disk, as whoever has written it says."""
+        self.checked[name], self._unsaved = checked, True
+        (self._failures / f"{name}.json").unlink(missing_ok=True)
 
     def write_failure(self, failure: Failure) -> None:
         """Record that a shard failed; the record goes when the shard succeeds."""
@@ -224,23 +258,29 @@ class Store:
     def counts(self) -> Counter[str]:
         """Finished runs by state, and how many of them ended at the edge of stability."""
         total: Counter[str] = Counter()
-        for path in self._run_files():
-            total.update(shard_files.count_states(shard_files.read(path, shard_files.COUNTED)))
+        for one in self.checked.values():
+            for state, runs in one.counts.items():
+                total[state] += runs
         return total
 
-    def read_rows(self) -> pa.Table:
-        """All finished runs in the order of the plan."""
+    def rows(self) -> Stream:
+        """All finished runs."""
         self._refuse_damage()
-        table = shard_files.gather(self._run_files(), ROWS_SCHEMA)
-        if pc.count_distinct(table["run"]).as_py() != len(table):
-            raise DataError(f"{str(self._runs)!r} holds a run twice: it is not as it was written")
-        return table
+        return Stream(self._run_files(), ROWS_SCHEMA)
 
-    def read_traces(self) -> pa.Table:
-        """All records of finished runs in the order of the plan."""
+    def traces(self) -> Stream:
+        """All records of finished runs."""
         self._refuse_damage()
         paths = [shard_path(self._traces, name) for name in sorted(self.finished())]
-        return shard_files.gather([path for path in paths if path.exists()], TRACES_SCHEMA)
+        return Stream([path for path in paths if path.exists()], TRACES_SCHEMA, several=True)
+
+    def read_rows(self) -> pa.Table:
+        """All finished runs in the order of the plan, in memory."""
+        return pa.concat_tables(self.rows().pieces()).combine_chunks()
+
+    def read_traces(self) -> pa.Table:
+        """All records of finished runs in the order of the plan, in memory."""
+        return pa.concat_tables(self.traces().pieces()).combine_chunks()
 
     def _refuse_damage(self) -> None:
         """A table must not lack runs in silence."""
@@ -251,15 +291,39 @@ class Store:
                     raise DataError(f"{str(path)!r} {wrong}: run the study again to replace it")
 
 
-def _write(path: Path, content: bytes) -> None:
+def write_shard(directory: Path, packed: Packed) -> Checked:
+    """Put a finished shard on disk: the traces first, so that its rows mean it is complete."""
+    traces = None
+    if packed.traces is not None:
+        traces = _write(shard_path(directory / TRACES, packed.shard_id), packed.traces)
+    rows = _write(shard_path(directory / RUNS, packed.shard_id), packed.rows)
+    return Checked(rows, traces, packed.counts)
+
+
+def found_whole(directory: Path, study_hash: str, name: str) -> Checked | None:
+    """A shard that is in the folder, read as a whole, if it is and nothing is wrong with it."""
+    paths = [shard_path(directory / kind, name) for kind in (RUNS, TRACES)]
+    marks = [stamp(path.lstat()) if os.path.lexists(path) else None for path in paths]
+    rows, traces = marks
+    wanted = [path for path, mark in zip(paths, marks, strict=True) if mark]
+    if rows is None or any(shard_files.deep_fault(path, study_hash) for path in wanted):
+        return None
+    if traces is None and shard_files.has_traces(paths[0]):
+        return None
+    return Checked(rows, traces, shard_files.count_states(shard_files.read(paths[0])))
+
+
+def _write(path: Path, content: bytes) -> Stamp:
     """A file that survives a power failure once this returns."""
     with writing(path) as temporary:
         temporary.write_bytes(content)
+    written = stamp(path.lstat())
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
     finally:
         os.close(folder)
+    return written
 
 
 def _put_aside(path: Path) -> Path:
@@ -271,7 +335,7 @@ def _put_aside(path: Path) -> Path:
 
 def _refuse_other_folders(directory: Path) -> None:
     """A folder that is neither empty nor a study is left alone."""
-    if os.path.lexists(directory / _RECORD):
+    if os.path.lexists(directory / RECORD):
         return
     try:
         names = sorted(path.name for path in directory.iterdir())
@@ -281,68 +345,5 @@ def _refuse_other_folders(directory: Path) -> None:
     if others:
         raise SettingError(
             f"{str(directory)!r} is not empty and holds no study "
-            f"(it has {others[0]!r} but no {_RECORD}): give a new folder"
+            f"(it has {others[0]!r} but no {RECORD}): give a new folder"
         )
-
-
-def _read_record(directory: Path) -> dict[str, Any]:
-    path = directory / _RECORD
-    try:
-        if path.is_symlink():
-            raise ValueError
-        record = json.loads(read_text(path))
-        study = json.loads(record["study"])
-        if (
-            record["sha256"] == hash_of(record["study"])
-            and isinstance(record["versions"], dict)
-            and isinstance(record.get("runs"), int | None)
-            and float(study.get("method", {}).get("learned_at", LEARNED_AT)) > 0
-        ):
-            return dict(record)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        pass
-    raise DataError(f"{str(path)!r} is damaged or not flatmin's: restore it, or give a new folder")
-
-
-def _check_same(directory: Path, study_text: str, say: Note) -> None:
-    """Refuse to continue another study, or this one with another flatmin."""
-    record = _read_record(directory)
-    if record["study"] != study_text:
-        raise SettingError(
-            f"{str(directory)!r} holds a study with another spec "
-            f"({spec_difference(record['study'], study_text)}): give a new folder, or the old spec"
-        )
-    then, now = record["versions"], versions()
-    own = {name: then.get(name, "unknown") for name in ("flatmin", "kernels")}
-    if changed := difference(own, now):
-        raise SettingError(
-            f"{str(directory)!r} was begun with another flatmin (this is {changed}): "
-            "finish it with that one, or give a new folder"
-        )
-    if changed := difference(then, now):
-        say(f"the study was begun with other libraries: now {changed}; last digits may differ")
-
-
-def spec_difference(old: str, new: str) -> str:
-    """The first keys that differ between two canonical texts, as `key: old -> new`.
-
-    >>> spec_difference('{"a": {"b": 1, "c": 2}}', '{"a": {"b": 3, "c": 2}}')
-    'a.b: 1 -> 3'
-    """
-    before, after = dict(_leaves(json.loads(old))), dict(_leaves(json.loads(new)))
-    keys = [key for key in {**before, **after} if before.get(key) != after.get(key)]
-    shown = [
-        f"{key}: {before.get(key, 'nothing')} -> {after.get(key, 'nothing')}"
-        for key in keys[:_SHOWN]
-    ]
-    more = [f"and {len(keys) - _SHOWN} more"] if len(keys) > _SHOWN else []
-    return "; ".join([*shown, *more])
-
-
-def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Every value that is not a table, under its dotted name, as JSON."""
-    if isinstance(value, dict) and value:
-        for key, item in value.items():
-            yield from _leaves(item, f"{path}.{key}" if path else key)
-    else:
-        yield path, json.dumps(value)

@@ -2,12 +2,14 @@
 
 Sharpness, distances and gradients vary over orders of magnitude: their means are geometric and
 their bands are taken in logarithms. A mean is over the runs that have the number; after divergence
-there is none. Shares have Wilson's interval, means Student's.
+there is none. Shares have Wilson's interval, means Student's. Runs are one table or many, which
+come by one after the other, twice: once for the points that there are, and once for their sums.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +20,10 @@ from flatmin.core.checks import check_choice
 from flatmin.core.errors import SettingError
 from flatmin.core.pages import Listing, Page, Remarks, number
 from flatmin.core.shown import Shown
-from flatmin.core.statistics import mean_half_width, share_band
+from flatmin.core.statistics import half_width, share_band
 from flatmin.dynamics.edge import EDGE_SHARE
 from flatmin.dynamics.endings import learned_note
+from flatmin.study.tally import Cell, Sums, cells, combinations
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,8 +38,12 @@ LOGARITHMIC = (
     "gradient_norm",
 )
 PLAIN = ("train_risk", "test_risk", "steps", "time")
+_AXES = COORDINATES[1:-1]
 SHARES = ("learned", "settled", "oscillating", "diverged", "edge_of_stability")
 QUANTITIES = (*LOGARITHMIC, *PLAIN, *SHARES)
+
+# Runs as one table, or a function that gives tables with some of their columns.
+Runs = Any
 
 
 @dataclass(frozen=True)
@@ -72,6 +79,8 @@ class Curve:
 def frame(rows: Any) -> pd.DataFrame:
     """A pandas frame of a study's rows with the shares as columns of 0 and 1."""
     table: pd.DataFrame = rows.to_pandas()
+    if "state" not in table:
+        return table
     states = ("settled", "oscillating", "diverged")
     return table.assign(
         **{state: (table["state"] == state).astype(float) for state in states},
@@ -80,15 +89,35 @@ def frame(rows: Any) -> pd.DataFrame:
     )
 
 
+def _tables(runs: Runs, *columns: str | None) -> Iterable[pd.DataFrame]:
+    """Tables that have these columns, and the state if a share is among them."""
+    if not callable(runs):
+        return [runs]
+    names = {name for name in columns if name is not None}
+    if names & set(SHARES):
+        names = names - set(SHARES) | {"state"}
+    found: Iterable[pd.DataFrame] = runs(names)
+    return found
+
+
 def counts(table: pd.DataFrame) -> dict[str, int]:
     """Runs, how many learned, by state, and how many ended at the edge of stability."""
-    found = {str(state): int(n) for state, n in table["state"].value_counts().sort_index().items()}
-    return {
-        "runs": len(table),
-        "learned": int(table["learned"].sum()),
-        **found,
-        "edge of stability": int(table["edge_of_stability"].sum()),
-    }
+    return _in_words(_states(table))
+
+
+_EDGE = "edge of stability"
+
+
+def _states(table: pd.DataFrame) -> Counter[str]:
+    found = Counter({str(state): int(n) for state, n in table["state"].value_counts().items()})
+    edge = int(table["edge_of_stability"].sum())
+    return found + Counter(runs=len(table), learned=int(table["learned"].sum()), **{_EDGE: edge})
+
+
+def _in_words(found: Counter[str]) -> dict[str, int]:
+    apart = ("runs", "learned", _EDGE)
+    states = {state: found[state] for state in sorted(found) if state not in apart}
+    return {"runs": found["runs"], "learned": found["learned"], **states, _EDGE: found[_EDGE]}
 
 
 def varied(table: pd.DataFrame) -> list[str]:
@@ -114,18 +143,24 @@ class Point:
     means: dict[str, Mean]
 
 
-def points(
-    table: pd.DataFrame, quantities: Sequence[str] = ("sharpness", "distance")
-) -> list[Point]:
+def points(runs: Runs, quantities: Sequence[str] = ("sharpness", "distance")) -> list[Point]:
     """Every point of the grid that has runs."""
-    names = varied(table)
-    groups: Any = table.groupby(names, dropna=False, sort=True) if names else [((), table)]
-    found = []
-    for key, part in groups:
-        place = {name: _plain(value) for name, value in zip(names, key, strict=True)}
-        means = {name: mean(part[name], name) for name in quantities}
-        found.append(Point(place, counts(part), means))
-    return found
+    names = varied(combinations(_tables(runs, *_AXES), _AXES))
+
+    def take(cell: Cell, part: pd.DataFrame) -> None:
+        cell.states.update(_states(part))
+        for name in quantities:
+            cell.sums[name].add(_usable(part[name], name))
+
+    found = cells(_tables(runs, *names, *quantities, "state"), names, take)
+    return [
+        Point(
+            {n: np.nan if v is None else v for n, v in zip(names, key, strict=True)},
+            _in_words(cell.states),
+            {name: _mean(cell.sums[name], name) for name in quantities},
+        )
+        for key, cell in found.items()
+    ]
 
 
 MOST_POINTS = 60  # that an overview shows; `contents` has all
@@ -179,11 +214,11 @@ def missing_note(missing: int | None) -> str:
     return f"{missing:,} runs of the study are missing: run it again" if missing else ""
 
 
-def overview(table: pd.DataFrame, learned_at: float, missing: int | None = None) -> Overview:
-    """A table of runs summed up."""
-    return Overview(
-        counts=counts(table), points=tuple(points(table)), learned_at=learned_at, missing=missing
-    )
+def overview(runs: Runs, learned_at: float, missing: int | None = None) -> Overview:
+    """Runs summed up."""
+    found = tuple(points(runs))
+    total = sum((Counter(point.counts) for point in found), Counter())
+    return Overview(counts=_in_words(total), points=found, learned_at=learned_at, missing=missing)
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,21 +247,33 @@ class Facets:
 MOST_PANELS = 6
 
 
-def facets(table: pd.DataFrame, x: str, y: str, by: str | None = None) -> Facets:
+def facets(runs: Runs, x: str | None, y: str, by: str | None = None) -> Facets:
     """The curves of a figure: what is not named gets a panel for each value.
 
-    If that would take several axes or more than `MOST_PANELS` panels, it is pooled.
+    If that would take several axes or more than `MOST_PANELS` panels, it is pooled. By default x is
+    the scale, or the first axis if the scale does not vary.
     """
-    whole = curves(table, x, y, by)
+    for setting, name in (("x", x), ("y", y), ("by", by)):
+        if name is not None:
+            check_choice(setting, name, QUANTITIES if setting == "y" else COORDINATES)
+    columns = list(dict.fromkeys(name for name in (*_AXES, x, by) if name is not None))
+    seen = combinations(_tables(runs, *columns), columns)
+    if x is None:
+        axes = varied(seen)
+        x = "scale" if "scale" in axes or not axes else axes[0]
+    for setting, name in (("x", x), ("by", by)):
+        if name is not None and seen[name].isna().all():
+            raise SettingError(f"{setting} {name}: no run of this study has it")
     named = [x] if by is None else [x, by]
-    left = _pooled(table, named)
-    for axis in left:
-        if table[axis].nunique() <= MOST_PANELS and not _pooled(table, [*named, axis]):
-            parts = table.groupby(axis, sort=True)
-            panels = tuple((str(_short(key)), curves(part, x, y, by)) for key, part in parts)
-            return Facets(x, y, by, axis, panels, {})
-    pooled = {name: table[name].nunique() for name in left}
-    return Facets(x, y, by, None, (("", whole),), pooled)
+    left = _pooled(seen, named)
+    axis = next((name for name in left if _apart(seen, named, name)), None)
+    pooled = {} if axis is not None else {name: seen[name].nunique() for name in left}
+    return Facets(x, y, by, axis, _panels(runs, x, y, by, axis), pooled)
+
+
+def _apart(seen: pd.DataFrame, named: list[str], axis: str) -> bool:
+    """Whether panels for the values of an axis tell all points apart, and are few."""
+    return seen[axis].nunique() <= MOST_PANELS and not _pooled(seen, [*named, axis])
 
 
 def _pooled(table: pd.DataFrame, named: Sequence[str]) -> list[str]:
@@ -241,40 +288,58 @@ def _pooled(table: pd.DataFrame, named: Sequence[str]) -> list[str]:
     return [name for name in others if values[name] > 1]
 
 
-def curves(table: pd.DataFrame, x: str, y: str, by: str | None = None) -> list[Curve]:
+def curves(runs: Runs, x: str, y: str, by: str | None = None) -> list[Curve]:
     """Means of y along x, one curve per value of `by`."""
-    for setting, name in (("x", x), ("y", y), ("by", by)):
-        if name is not None:
-            check_choice(setting, name, QUANTITIES if setting == "y" else COORDINATES)
-            if table[name].isna().all():
-                raise SettingError(f"{setting} {name}: no run of this study has it")
-    groups: Any = [("", table)] if by is None else table.groupby(by, sort=True)
-    return [_curve(str(_short(key)), part, x, y) for key, part in groups]
+    return _panels(runs, x, y, by, None)[0][1]
 
 
-def _curve(label: str, part: pd.DataFrame, x: str, y: str) -> Curve:
-    places = [(key, mean(group[y], y)) for key, group in part.groupby(x, sort=True)]
-    return Curve(
-        label,
-        np.array([key for key, _ in places], dtype=float),
-        tuple(one for _, one in places),
-        _same(part["edge"]),
-        _same(part["minimal_sharpness"]),
+def _panels(
+    runs: Runs, x: str, y: str, by: str | None, axis: str | None
+) -> tuple[tuple[str, list[Curve]], ...]:
+    """For each value of an axis, the means of y along x, one curve per value of `by`."""
+    known = False
+
+    def take(cell: Cell, part: pd.DataFrame) -> None:
+        nonlocal known
+        known = known or bool(part[y].notna().any())
+        cell.sums[y].add(_usable(part[y], y))
+        for name in ("edge", "minimal_sharpness"):
+            if len(cell.values[name]) < 2:
+                cell.values[name] |= set(part[name].dropna().unique().tolist())
+
+    names = [name for name in (axis, by, x) if name is not None]
+    tables = _tables(runs, *names, y, "edge", "minimal_sharpness")
+    found: dict[Any, dict[Any, list[tuple[Any, Cell]]]] = {}
+    for key, cell in cells(tables, list(dict.fromkeys(names)), take).items():
+        place = dict(zip(dict.fromkeys(names), key, strict=True))
+        panel, curve = (place[name] if name else "" for name in (axis, by))
+        if panel is not None and curve is not None:
+            found.setdefault(panel, {}).setdefault(curve, []).append((place[x], cell))
+    if not known:
+        raise SettingError(f"y {y}: no run of this study has it")
+    return tuple(
+        (_short(panel), [_curve(_short(value), parts, y) for value, parts in group.items()])
+        for panel, group in found.items()
     )
 
 
-def _plain(value: Any) -> float:
-    number: float = value.item() if hasattr(value, "item") else value
-    return number
+def _curve(label: str, parts: Sequence[tuple[Any, Cell]], y: str) -> Curve:
+    places = [(at, _mean(cell.sums[y], y)) for at, cell in parts if at is not None]
+    edge, least = (
+        set[float]().union(*(cell.values[name] for _, cell in parts))
+        for name in ("edge", "minimal_sharpness")
+    )
+    return Curve(
+        label,
+        np.array([at for at, _ in places], dtype=float),
+        tuple(one for _, one in places),
+        edge.pop() if len(edge) == 1 else None,
+        least.pop() if len(least) == 1 else None,
+    )
 
 
-def _short(key: object) -> object:
-    return f"{key:.4g}" if isinstance(key, float) else key
-
-
-def _same(values: pd.Series[Any]) -> float | None:
-    known = values.dropna().unique()
-    return float(known[0]) if len(known) == 1 else None
+def _short(key: object) -> str:
+    return f"{key:.4g}" if isinstance(key, float) else str(key)
 
 
 def mean(values: Any, quantity: str) -> Mean:
@@ -283,34 +348,26 @@ def mean(values: Any, quantity: str) -> Mean:
     >>> round(mean([1.0, 100.0], "sharpness").value, 12)
     10.0
     """
+    return _mean(Sums().add(_usable(values, quantity)), quantity)
+
+
+def _usable(values: Any, quantity: str) -> Float:
+    """The numbers that a mean is of: finite, and of some quantities the logarithms."""
     numbers = np.asarray(values, dtype=float)
     numbers = numbers[np.isfinite(numbers)]
     if quantity in LOGARITHMIC:
-        numbers = numbers[numbers > 0]
-    if not len(numbers):
+        numbers = np.asarray(np.log(numbers[numbers > 0]))
+    return numbers
+
+
+def _mean(sums: Sums, quantity: str) -> Mean:
+    count = sums.count
+    if not count:
         return Mean(np.nan, np.nan, np.nan, 0)
+    middle = sums.mean
     if quantity in SHARES:
-        low, high = share_band(int(numbers.sum()), len(numbers))
-        return Mean(float(numbers.mean()), low, high, len(numbers))
-    numbers = np.log(numbers) if quantity in LOGARITHMIC else numbers
-    middle, half = numbers.mean(), mean_half_width(numbers)
+        return Mean(middle, *share_band(round(middle * count), count), count)
+    half = half_width(sums.deviation, count) if count > 1 else 0.0
     ends = np.array([middle, middle - half, middle + half])
     value, low, high = (np.exp(ends) if quantity in LOGARITHMIC else ends).tolist()
-    return Mean(value, low, high, len(numbers))
-
-
-def flat_frame(rows: Any) -> pd.DataFrame:
-    """A frame without lists: a column `name` of lists becomes name_1, name_2, ..."""
-    import pandas as pd
-
-    table: pd.DataFrame = rows.to_pandas()
-    for name in [field.name for field in rows.schema if hasattr(field.type, "value_type")]:
-        lists = table.pop(name)
-        length = max((len(one) for one in lists if one is not None), default=0)
-        padded = np.full((len(table), length), np.nan)
-        for place, one in enumerate(lists):
-            if one is not None:
-                padded[place, : len(one)] = one
-        names = [f"{name}_{k + 1}" for k in range(length)]
-        table = pd.concat([table, pd.DataFrame(padded, columns=names)], axis=1)
-    return table
+    return Mean(value, low, high, count)
