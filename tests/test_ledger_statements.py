@@ -18,7 +18,7 @@ import ledger_cases as cases
 from flatmin.data.generators import gaussian_samples
 from flatmin.data.sets import paper_samples
 from flatmin.ledger import flatness, stability
-from flatmin.ledger.descent import rate_notes
+from flatmin.ledger.descent import better_sample, rate_notes
 from flatmin.ledger.evidence import Evidence
 from flatmin.ledger.record import Record, Verdict, merge
 from flatmin.ledger.residual import theta_norm
@@ -536,8 +536,8 @@ def test_the_edge_is_watched_for_other_activations_too() -> None:
 def test_rates_are_compared_on_the_same_runs() -> None:
     runs = descent()
     other = cases.run(paper_samples(), cases.MLP, "gaussian", 0.5, learning_rate=0.05)
-    notes = rate_notes([runs, other])
-    assert notes == rate_notes([runs])
+    notes = rate_notes(better_sample(better_sample(None, runs), other))
+    assert notes == rate_notes(better_sample(None, runs))
     assert "about eta^" in notes["lemma-1", ""]
     assert {"lemma-7", "theorem-3"} <= {statement for statement, _ in notes}
     # (A2) fails at this scale, whatever the rate: nothing is said about eta.

@@ -1,8 +1,12 @@
-"""All statements on all evidence: one record per statement and part, at its tightest."""
+"""All statements on all evidence: one record per statement and part, at its tightest.
+
+Evidence comes piece by piece. What is kept of a piece are its records, their two sides for pictures
+as long as there is room, and its gist for statements about many pieces.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,13 +15,16 @@ from flatmin.core.errors import DataError, SettingError
 from flatmin.core.progress import Progress
 from flatmin.dynamics.training import Training
 from flatmin.ledger.collect import evidence_of
-from flatmin.ledger.descent import as_flow, rate_notes
+from flatmin.ledger.descent import as_flow, better_sample, rate_notes
 from flatmin.ledger.evidence import Evidence
 from flatmin.ledger.ledger import Ledger
 from flatmin.ledger.lemma_3 import lemma_3
 from flatmin.ledger.record import Record, Verdict, merge
 from flatmin.ledger.statement import Statement
 from flatmin.ledger.statements import STATEMENTS
+
+# Bytes of both sides of records that are kept for pictures; the rest is merged as it comes.
+_PICTURE_BYTES = 1 << 27
 
 
 def check(
@@ -39,7 +46,7 @@ def check(
     if preset is None:
         from flatmin.ledger.directories import missing_runs
 
-        cases = _evidence(runs)
+        cases: Iterable[Evidence] = _evidence(runs)
         missing = missing_runs(getattr(runs, "directory", runs))
     else:
         from flatmin.ledger.presets import run_preset
@@ -47,24 +54,27 @@ def check(
         cases = run_preset(preset, seed, progress)
         if preset == "residual":  # about random matrices, as such networks are at initialisation
             products = [curve.record() for curve in lemma_3(seed, progress=progress)]
-    networks = sum(len(one) for one in cases)
-    if not networks:
+    book = _Book()
+    for piece in cases:
+        book.add(piece)
+        del piece  # before the next one is made
+    if not book.networks:
         raise DataError("there is no run to check: none has finished without diverging")
     # On gradient descent, how a statement about flow is missed as eta grows.
-    notes, single = rate_notes(cases), all_records(cases, products)
+    notes, single = rate_notes(book.sample), book.records(products)
     records = [
         replace(one, note=notes.get((one.statement, one.part), one.note)) if one.flow_only else one
         for one in merge(single)
     ]
     return Ledger(
         records=tuple(records),
-        networks=networks,
+        networks=book.networks,
         single=tuple(one for one in single if one.slack is not None),
         missing=missing,
     )
 
 
-def _evidence(runs: Any) -> Sequence[Evidence]:
+def _evidence(runs: Any) -> Iterable[Evidence]:
     """What runs show, wherever they are."""
     if isinstance(runs, Training):
         found = evidence_of(
@@ -79,20 +89,69 @@ def _evidence(runs: Any) -> Sequence[Evidence]:
         return list(runs)
     if not Path(place).is_dir():
         raise DataError(f"there is no folder {str(place)!r}")
-    from flatmin.ledger.directories import read_directory
+    from flatmin.ledger.directories import directory_evidence
 
-    return read_directory(Path(place))
+    return directory_evidence(Path(place))
 
 
-def all_records(cases: Sequence[Evidence], lemma_3: Sequence[Record] = ()) -> list[Record]:
+def all_records(cases: Iterable[Evidence]) -> list[Record]:
     """One record per statement, part and piece of evidence, in the order of `STATEMENTS`."""
-    every = []
-    for statement in STATEMENTS:
-        given = lemma_3 if statement.id == "lemma-3" else ()
-        found = list(given) or _records(statement, cases)
-        # What applies to some of the runs says more than that it does not apply to others.
-        every += [record for record in found if record.slack is not None] or found
-    return every
+    book = _Book()
+    for piece in cases:
+        book.add(piece)
+    return book.records()
+
+
+class _Book:
+    """The records of every piece of evidence so far."""
+
+    def __init__(self) -> None:
+        self.networks = 0
+        self.sample: Evidence | None = None
+        """Runs at several rates, for `rate_notes`."""
+        self._found: dict[str, list[Record]] = {statement.id: [] for statement in STATEMENTS}
+        self._merged: dict[str, list[Record]] = {statement.id: [] for statement in STATEMENTS}
+        self._gists: list[Evidence] = []
+        self._subjects: set[object] = set()
+        self._bytes = 0
+
+    def add(self, runs: Evidence) -> None:
+        """One more piece."""
+        self.networks += len(runs)
+        new = runs.subject not in self._subjects
+        self._subjects.add(runs.subject)
+        for statement in STATEMENTS:
+            if not statement.sweep and (new or not statement.once):
+                for record in _records(statement, [runs]):
+                    self._keep(record)
+        self.sample = better_sample(self.sample, runs)
+        self._gists.append(runs.gist())
+
+    def _keep(self, record: Record) -> None:
+        """A record as it is while there is room, then merged with others of its statement."""
+        if record.sides is not None:
+            self._bytes += 4 * record.sides.slack.nbytes
+        if self._bytes < _PICTURE_BYTES:
+            self._found[record.statement].append(record)
+            return
+        before = self._merged[record.statement]
+        before.append(replace(record, sides=None))
+        # What does not apply must not add to the count of what does.
+        both = [[r for r in before if (r.slack is None) == none] for none in (False, True)]
+        self._merged[record.statement] = [one for part in both for one in merge(part)]
+
+    def records(self, lemma_3: Sequence[Record] = ()) -> list[Record]:
+        """Those of all pieces, and of statements about all of them."""
+        every = []
+        for statement in STATEMENTS:
+            found = self._found[statement.id] + self._merged[statement.id]
+            if statement.sweep and self._gists:
+                found = _records(statement, self._gists)
+            if statement.id == "lemma-3":
+                found = list(lemma_3) or found
+            # What applies to some of the runs says more than that it does not apply to others.
+            every += [record for record in found if record.slack is not None] or found
+        return every
 
 
 def _records(statement: Statement, cases: Sequence[Evidence]) -> list[Record]:

@@ -8,7 +8,7 @@ in time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -27,40 +27,56 @@ MOST_RATES = 6
 SHARES = (1.0, 0.5, 0.25)
 RECORDS = 100
 MOST_STEPS = 1_000_000
+# Networks repeated at once, for the memory of their records.
+REPEATED = 1024
 
 
-def rate_notes(cases: Sequence[Evidence]) -> dict[tuple[str, str], str]:
-    """(statement, part) -> how it is missed as eta grows, for statements about flow."""
+def rate_notes(runs: Evidence | None) -> dict[tuple[str, str], str]:
+    """(statement, part) -> how it is missed as eta grows, for statements about flow.
+
+    `runs` are those that `better_sample` chose.
+    """
     found: dict[tuple[str, str], dict[float, Record]] = {}
-    for rate, runs in sorted(_by_rate(cases).items()):
-        about_flow = (statement for statement in STATEMENTS if statement.flow)
-        for record in merge(r for statement in about_flow for r in statement(as_flow(runs))):
+    about_flow = [statement for statement in STATEMENTS if statement.flow]
+    for rate, parts in sorted(_by_rate(runs).items()) if runs is not None else ():
+        cases = map(as_flow, parts)
+        for record in merge(r for one in cases for statement in about_flow for r in statement(one)):
             # Where another hypothesis fails, eta is not to blame.
             if record.verdict is not Verdict.NOT_APPLICABLE:
                 found.setdefault((record.statement, record.part), {})[rate] = record
     return {key: _note(records) for key, records in found.items() if len(records) > 1}
 
 
-def _by_rate(cases: Sequence[Evidence]) -> dict[float, Evidence]:
-    """Runs that differ in their rate only: of one data set, architecture and initial scale."""
-    groups = [
-        runs.some(runs.scale == scale)
-        for runs in cases
-        if runs.method.name == "descent"  # which it is repeated by
-        and runs.linear
-        for scale in np.unique(runs.scale)
-    ]
-    if not groups:
-        return {}
-    runs = max(groups, key=lambda group: len(_rates(group)))
+def better_sample(before: Evidence | None, runs: Evidence) -> Evidence | None:
+    """Runs that differ in their rate only (one data set, architecture and initial scale): those
+    of the largest number of rates, `before` if there are not more."""
+    if runs.method.name != "descent" or not runs.linear:  # which it is repeated by
+        return before
+    for scale in np.unique(runs.scale):
+        chosen = runs.scale == scale
+        assert runs.learning_rate is not None
+        if before is None or len(np.unique(runs.learning_rate[chosen])) > len(_rates(before)):
+            before = runs.some(chosen)
+    return before
+
+
+def _by_rate(runs: Evidence) -> dict[float, Iterable[Evidence]]:
+    """The runs at some of their rates; if they have one, repeated at shares of it, in parts."""
     rates = _rates(runs)
     if len(rates) > 1:
         few = np.linspace(0, len(rates) - 1, min(len(rates), MOST_RATES)).astype(int)
-        return {float(rate): runs.some(runs.learning_rate == rate) for rate in rates[few]}
+        return {float(rate): [runs.some(runs.learning_rate == rate)] for rate in rates[few]}
     if np.max(runs.steps) / min(SHARES) > MOST_STEPS:
         return {}
-    again = {share * float(rates[0]): repeated(runs, share) for share in SHARES}
-    return {rate: repeat for rate, repeat in again.items() if len(repeat)}
+    return {share * float(rates[0]): _repeats(runs, share) for share in SHARES}
+
+
+def _repeats(runs: Evidence, share: float) -> Iterator[Evidence]:
+    number = np.arange(len(runs)) // REPEATED
+    for part in range(number[-1] + 1):
+        again = repeated(runs.some(number == part), share)
+        if len(again):
+            yield again
 
 
 def _rates(runs: Evidence) -> Float:

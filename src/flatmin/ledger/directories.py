@@ -7,7 +7,8 @@ weights are drawn again from their seeds.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -31,25 +32,35 @@ from flatmin.network.ensemble import Ensemble
 from flatmin.network.initialisation import initialise
 from flatmin.study.inputs import architecture_of, data_of
 from flatmin.study.older import words
-from flatmin.study.plan import Run, plan
+from flatmin.study.plan import Run, plan, stretches
+from flatmin.study.shard_files import shard_id
 from flatmin.study.spec import Study, read_spec
 from flatmin.study.store import Store
 
+# Of a piece of a study's evidence; numbers of a row, and bytes of a cell of a frame of records.
+PIECE_BYTES = 1 << 26
+ROW_NUMBERS, TRACE_BYTES = 60, 16
 # What reading a file that was cut, mixed up or written by something else may raise.
 DAMAGE = (OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile, RecursionError)
 
 
 def read_directory(directory: Path) -> list[Evidence]:
-    """The evidence in a directory of `flatmin train` or `flatmin study run`."""
+    """The evidence in a directory of `flatmin train` or `flatmin study run`, all of it."""
+    return list(directory_evidence(directory))
+
+
+def directory_evidence(directory: Path) -> Iterator[Evidence]:
+    """The evidence in a directory of `flatmin train` or `flatmin study run`, piece by piece."""
     if (directory / "study.json").is_file():
-        return study_evidence(directory)
+        yield from study_evidence(directory)
+        return
     if not (directory / FILES["summary"]).is_file():
         raise DataError(
             f"{str(directory)!r} holds neither a study nor a run: there is no study.json and no "
             f"{FILES['summary']} in it"
         )
     try:
-        return [training_evidence(directory)]
+        yield training_evidence(directory)
     except DAMAGE as error:
         what = f"no {error}" if isinstance(error, KeyError) else str(error) or "a file is empty"
         raise DataError(
@@ -131,21 +142,90 @@ def _quantity(column: str) -> str:
     return name if number.isdigit() else column
 
 
-def study_evidence(directory: Path) -> list[Evidence]:
-    """The finished runs of a study, one piece of evidence per data set and architecture."""
+def study_evidence(directory: Path) -> Iterator[Evidence]:
+    """The finished runs of a study, one piece of evidence per data set and architecture, or several
+    of at most about `PIECE_BYTES`; the shards are read one after the other."""
     store = Store.open(directory)
     study = _study(directory, json.loads(store.study_text))
-    rows, traces = store.read_rows().to_pandas(), store.read_traces().to_pandas()
-    rows = rows[rows["state"] != State.DIVERGED.value].set_index("run", drop=False)
-    records = dict(list(traces.groupby("run")))
-    runs = [run for shard in plan(study) for run in shard.runs if run.index in rows.index]
-    runs.sort(key=_group)
-    cases = []
-    for _, members in groupby(runs, key=_group):
-        group = list(members)
-        table = rows.loc[[run.index for run in group]]
-        cases.append(_study_case(study, group, table, [records.get(r.index) for r in group]))
-    return cases
+    rows, traces = store.rows(), store.traces()
+    run_of, place = _by_index(study), {shard.id: i for i, shard in enumerate(plan(study))}
+    first: dict[int, Run] = {}
+    for index, _, _, _, number in rows.spans().tolist():
+        first.setdefault(number, run_of(index))
+    recorded = {path.name: number for number, path in enumerate(traces.paths)}
+
+    def order(number: int) -> tuple[Any, ...]:
+        """Runs of one architecture together, the shards of it as the plan has them."""
+        name = shard_id(rows.paths[number])
+        return _group(first[number]), place.get(str(name), len(place)), first[number].index
+
+    held = _Piece(study)
+    for number in sorted(first, key=order):
+        table = rows.shard(number).to_pandas()
+        table = table[table["state"] != State.DIVERGED.value].set_index("run", drop=False)
+        trace = recorded.get(rows.paths[number].name)
+        records = (
+            {} if trace is None else dict(list(traces.shard(trace).to_pandas().groupby("run")))
+        )
+        for _, members in groupby(map(run_of, table.index), key=_group):
+            group = list(members)
+            if not held.takes(group[0]):
+                yield from held.evidence()
+                held = _Piece(study)
+            held.add(group, table.loc[[run.index for run in group]], records)
+    yield from held.evidence()
+
+
+def _by_index(study: Study) -> Callable[[int], Run]:
+    """The run of a number."""
+    every = list(stretches(study))
+    begins = [stretch.first.index for stretch in every]
+
+    def run(index: int) -> Run:
+        at = bisect_right(begins, index) - 1
+        if at < 0 or index >= begins[at] + every[at].count:
+            raise DataError(f"there is no run {index} in the study: its shards are not its own")
+        return every[at].run(index - begins[at])
+
+    return run
+
+
+class _Piece:
+    """Runs of one data set and architecture, as many as may be in memory at once."""
+
+    def __init__(self, study: Study) -> None:
+        self._study, self._bytes = study, 0.0
+        self._runs: list[Run] = []
+        self._tables: list[Any] = []
+        self._records: dict[int, Any] = {}
+
+    def takes(self, run: Run) -> bool:
+        """Whether a run belongs here, and there is room."""
+        same = not self._runs or _group(run) == _group(self._runs[0])
+        return same and self._bytes < PIECE_BYTES
+
+    def add(self, runs: list[Run], table: Any, records: dict[int, Any]) -> None:
+        """Some more runs: their rows, and the records of all runs of their shard."""
+        self._runs += runs
+        self._tables.append(table)
+        mine = {run.index: records[run.index] for run in runs if run.index in records}
+        self._records |= mine
+        numbers = _architecture(self._study, runs[0]).parameters + ROW_NUMBERS
+        numbers *= len(runs)
+        self._bytes += 8.0 * numbers + sum(one.size * TRACE_BYTES for one in mine.values())
+
+    def evidence(self) -> Iterator[Evidence]:
+        """The piece, if it has runs."""
+        if self._runs:
+            import pandas as pd
+
+            records = [self._records.get(run.index) for run in self._runs]
+            yield _study_case(self._study, self._runs, pd.concat(self._tables), records)
+
+
+def _architecture(study: Study, run: Run) -> Architecture:
+    data = data_of(study, run.dataset)
+    return architecture_of(study, data.regression.d, run.depth, run.width)
 
 
 def _study(directory: Path, content: dict[str, Any]) -> Study:
@@ -177,7 +257,7 @@ def _group(run: Run) -> tuple[Any, ...]:
 def _study_case(study: Study, runs: Sequence[Run], table: Any, records: Sequence[Any]) -> Evidence:
     first = runs[0]
     data = data_of(study, first.dataset)
-    architecture = architecture_of(study, data.regression.d, first.depth, first.width)
+    architecture = _architecture(study, first)
     initial = initialise(
         architecture,
         first.init,
@@ -206,7 +286,7 @@ def _study_case(study: Study, runs: Sequence[Run], table: Any, records: Sequence
         method=study.method.with_rates(table["learning_rate"].to_numpy(dtype=float)),
         error=None if descent else table["integration_error"].to_numpy(dtype=float),
         samples=data.samples,
-        names=[f"run {run.index}" for run in runs],
+        names=np.array([run.index for run in runs]),
     )
 
 

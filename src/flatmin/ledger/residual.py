@@ -195,11 +195,16 @@ def _no_growth(name: str, cases: Sequence[Evidence], measure: Measure) -> list[R
 
 def _table(group: Sequence[Evidence], letter: str, measure: Measure) -> dict[int, list[float]]:
     """size -> the mean over networks, one number per data set, data sets in the order given."""
-    table: dict[int, list[float]] = {}
+    found: dict[tuple[int, object], list[Float]] = {}
     for runs in sorted(group, key=SIZES[letter]):
         values = measure(runs)
-        if values is not None and np.isfinite(values).any():
-            table.setdefault(SIZES[letter](runs), []).append(float(np.nanmean(values)))
+        if values is not None:
+            found.setdefault((SIZES[letter](runs), runs.subject), []).append(values)
+    table: dict[int, list[float]] = {}
+    for (size, _), parts in found.items():
+        values = np.concatenate(parts)
+        if np.isfinite(values).any():
+            table.setdefault(size, []).append(float(np.nanmean(values)))
     return table
 
 

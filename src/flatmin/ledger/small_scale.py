@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flatmin.core.arrays import Yes
+from flatmin.core.arrays import Float, Yes
 from flatmin.core.statistics import difference_half_width
 from flatmin.ledger.convergence import a1
 from flatmin.ledger.evidence import EPSILON, Evidence, largest_error
@@ -107,16 +107,14 @@ def vanishing_scale_limit(cases: Sequence[Evidence]) -> list[Record]:
 
 
 def _limit(group: Sequence[Evidence]) -> list[Record]:
-    scale, value, room = (
-        np.concatenate([np.asarray(getattr(runs, name))[runs.settled] for runs in group])
-        for name in ("scale", "sharpness", "minimiser_room")
-    )
     limit = limit_of(group[0].regression, group[0].depth)
-    scales, counts = np.unique(scale, return_counts=True)
-    scales = scales[counts > 1]
+    every = np.unique(np.concatenate([np.unique(runs.scale[runs.settled]) for runs in group]))
+    found = {scale: _distances(group, scale, limit) for scale in every}
+    scales = np.array([scale for scale in every if len(found[scale]) > 1])
     if len(scales) < 2:
         return []
-    distances = [np.abs(value[scale == s] / limit - 1.0) for s in scales]
+    distances = [found[scale] for scale in scales]
+    room = max(float(np.max(runs.minimiser_room[runs.settled], initial=0.0)) for runs in group)
     distance = np.array([np.mean(one) for one in distances])
     unsure = [difference_half_width(*pair, confidence=0.99) for pair in pairwise(distances)]
     rate = np.polyfit(np.log(scales), np.log(np.maximum(distance, EPSILON)), 1)[0]
@@ -124,7 +122,7 @@ def _limit(group: Sequence[Evidence]) -> list[Record]:
     record = at_most(
         distance[:-1],
         distance[1:],
-        room=np.array(unsure) + float(np.max(room)) / limit,
+        room=np.array(unsure) + room / limit,
         applies=group[0].flow,
         flow_only=not group[0].flow,
         error=largest_error(*group),
@@ -134,3 +132,9 @@ def _limit(group: Sequence[Evidence]) -> list[Record]:
         note=f"|S/limit - 1| is {listed}: about scale^{rate:.2g}",
     )
     return [record]
+
+
+def _distances(group: Sequence[Evidence], scale: float, limit: float) -> Float:
+    """|S/limit - 1| of the runs from one scale that reached a minimiser."""
+    chosen = [runs.sharpness[runs.settled & (runs.scale == scale)] for runs in group]
+    return np.asarray(np.abs(np.concatenate(chosen) / limit - 1.0))

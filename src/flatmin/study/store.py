@@ -28,7 +28,7 @@ from typing import Any
 import pyarrow as pa
 
 from flatmin.core.errors import DataError, SettingError
-from flatmin.core.files import make_directory, remove, telling, writing
+from flatmin.core.files import make_directory, read_text, remove, telling, writing
 from flatmin.dynamics.endings import LEARNED_AT
 from flatmin.study import shard_files
 from flatmin.study.identity import RECORD, Note, check_same, hash_of, read_record
