@@ -22,6 +22,8 @@ from flatmin.dynamics.descent import descend
 from flatmin.dynamics.methods import GradientFlow, HeavyBall
 from flatmin.dynamics.recording import Recording
 from flatmin.dynamics.training import FILES, Training, train
+from flatmin.ledger import check as check_module
+from flatmin.ledger import directories
 from flatmin.ledger.check import check
 from flatmin.ledger.collect import evidence_of
 from flatmin.ledger.directories import read_directory
@@ -502,3 +504,39 @@ def test_a_saved_run_with_biases_is_read_whole(tmp_path: Path) -> None:
     np.testing.assert_array_equal(evidence.final.flat(), run.outcome.ensemble.flat())
     assert evidence.method == run.method
     np.testing.assert_allclose(evidence.edge, run.edge)
+
+
+@pytest.mark.parametrize("name", ["descent", "flow"])
+def test_evidence_in_pieces_says_the_same(
+    studies: dict[str, Path], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = read_directory(studies[name])
+    pieces = [runs.some(np.arange(len(runs)) == i) for runs in whole for i in range(len(runs))]
+    fields = ("verdict", "slack", "bound", "measured", "room", "violations")
+    one, few = check(whole), check(pieces)
+    # Without room for pictures records are merged as they come.
+    monkeypatch.setattr(check_module, "_PICTURE_BYTES", 0)
+    merged = check(pieces)
+    assert len(merged.single) < len(few.single)
+    for ledger in map(by_name, (few, merged)):
+        # A piece may have a part that the runs together do not, never the other way round.
+        for record in (record for record in one if record.verdict is not Verdict.NOT_APPLICABLE):
+            other = ledger[record.statement, record.part]
+            for field in fields:
+                assert getattr(record, field) == getattr(other, field), (record.name, field)
+    assert one.networks == few.networks == merged.networks
+
+
+def test_a_study_larger_than_a_piece_is_read_in_pieces(
+    studies: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = read_directory(studies["flow"])
+    monkeypatch.setattr(directories, "PIECE_BYTES", 0)
+    pieces = read_directory(studies["flow"])
+    assert len(pieces) >= len(whole)
+    for name in ("scale", "sharpness", "steps"):
+        both = [np.concatenate([getattr(runs, name) for runs in one]) for one in (whole, pieces)]
+        np.testing.assert_array_equal(*both)
+    assert [runs.name(i) for runs in whole for i in range(len(runs))] == [
+        runs.name(i) for runs in pieces for i in range(len(runs))
+    ]

@@ -241,7 +241,7 @@ def test_tasks_have_fewer_shards_towards_the_end():
     long = [Shard(str(i), SHARD_FLOPS, ()) for i in range(2000)]
     tasks.width()
     assert [tasks.batch(short[:left]) for left in (2000, 160, 40, 15, 1)] == [64, 10, 2, 1, 1]
-    assert [tasks.batch(long[:left]) for left in (2000, 40, 1)] == [4, 2, 1]
+    assert [tasks.batch(long[:left]) for left in (2000, 40, 1)] == [8, 2, 1]
 
 
 def test_a_worker_killed_in_mid_study_changes_nothing(cluster, forks, spec, whole, tmp_path):

@@ -24,7 +24,7 @@ from flatmin.ledger.statement import Statement
 from flatmin.ledger.statements import STATEMENTS
 
 # Bytes of both sides of records that are kept for pictures; the rest is merged as it comes.
-_PICTURE_BYTES = 1 << 27
+_PICTURE_BYTES = 1 << 26
 
 
 def check(

@@ -38,7 +38,7 @@ from flatmin.study.spec import Study, read_spec
 from flatmin.study.store import Store
 
 # Of a piece of a study's evidence; numbers of a row, and bytes of a cell of a frame of records.
-PIECE_BYTES = 1 << 26
+PIECE_BYTES = 1 << 24
 ROW_NUMBERS, TRACE_BYTES = 60, 16
 # What reading a file that was cut, mixed up or written by something else may raise.
 DAMAGE = (OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile, RecursionError)

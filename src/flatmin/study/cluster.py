@@ -42,7 +42,7 @@ _WORKER_SECONDS = 60
 # What concerns the user is raised; these talk about connections that close.
 _TALKATIVE = ("distributed", "distributed.client", "tornado", "tornado.application", "asyncio")
 # A task has no more than so many flops and shards, and a share of what is left for every thread.
-_TASK_FLOPS, _TASK_SHARDS, _TASKS_LEFT = 4 * SHARD_FLOPS, 64, 4
+_TASK_FLOPS, _TASK_SHARDS, _TASKS_LEFT = 8 * SHARD_FLOPS, 64, 4
 # How often the size of the cluster is looked up.
 _LOOK_SECONDS = 2.0
 
