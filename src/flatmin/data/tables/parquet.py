@@ -24,11 +24,12 @@ from flatmin.data.tables.table import (
 def parquet_table(place: Place, reading: Reading) -> Table:
     pa, pq = pyarrow_part("parquet")
     path = place.name
+    how = {"buffer_size": 1 << 18, "pre_buffer": False}
     try:
-        file = pq.ParquetFile(place.open(), buffer_size=1 << 18, pre_buffer=False)
+        with place.open() as stream:
+            schema = pq.ParquetFile(stream, **how).schema_arrow
     except Exception as error:  # whatever a damaged file makes the library raise
         raise DataError(f"{path}: not a readable Parquet file ({one_line(error)})") from None
-    schema = file.schema_arrow
     names = [name for name in schema.names if not re.fullmatch(r"__index_level_\d+__", name)]
     choice = choose_columns(path, names, reading)
     labels = choice.labels
@@ -45,8 +46,10 @@ def parquet_table(place: Place, reading: Reading) -> Table:
     def blocks() -> Iterator[Float]:
         order = list(choice.names)
         try:
-            for batch in file.iter_batches(batch_size=ROWS, columns=order):
-                yield from_arrow(batch.select(order), order, labels)
+            with place.open() as stream:
+                file = pq.ParquetFile(stream, **how)
+                for batch in file.iter_batches(batch_size=ROWS, columns=order):
+                    yield from_arrow(batch.select(order), order, labels)
         except FlatminError:
             raise
         except Exception as error:
