@@ -19,6 +19,7 @@ CASES = {
     "nesterov-d5": "descent:nesterov_d5",
     "gd-linear-d20": "descent:gd_linear_d20",
     "gd-residual-d64": "descent:gd_residual_d64",
+    "gd-residual-d1024": "descent:gd_residual_d1024",
     "gd-gelu-d5": "descent:gd_gelu_d5",
     "trace-sharpness": "descent:trace_sharpness",
     "flow-d5": "flow:flow_d5",

@@ -58,6 +58,9 @@ ARCHITECTURES = [
     Architecture(4, (3, 6, 2, 1), (1.0,)),
     Architecture(3, (4, 2), (0.5, -1.0)),
     Architecture.residual(4, 5, [0.5, 0.5, -0.5, 0.5]),
+    Architecture.mlp(20, 3, width=28),
+    Architecture.residual(24, 2, np.eye(24)[3]),
+    Architecture(40, (24, 23), tuple(np.linspace(-1.0, 1.0, 23))),
     Architecture.multivariate(3, 3, 2),
     Architecture.multivariate(4, 2, 3, width=5),
     *(Architecture.mlp(3, 4, width=4, activation=name) for name in ACTIVATIONS),
@@ -74,7 +77,8 @@ def setting(architecture: Architecture, size: int = 11, scale: float = 0.5, seed
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES, ids=str)
 def test_each_step_is_the_plain_loop(architecture):
-    samples, ensemble = setting(architecture, scale=0.4)
+    wide = max(architecture.inputs, *architecture.widths) > 6
+    samples, ensemble = setting(architecture, scale=0.1 if wide else 0.4)
     rates = np.linspace(0.005, 0.05, len(ensemble))
     for steps in (1, 2, 37):
         outcome = descend(samples, ensemble, rates, steps, tolerance=1e-300)
@@ -117,9 +121,11 @@ def test_results_at_the_end_are_those_of_the_weights():
         assert outcome.distance[i] == pytest.approx(np.sum((w - data.w_star) ** 2), rel=1e-6)
 
 
-@pytest.mark.parametrize("architecture", [Architecture.mlp(5, 6), ARCHITECTURES[-1]], ids=str)
+@pytest.mark.parametrize(
+    "architecture", [Architecture.mlp(5, 6), Architecture.mlp(20, 3), ARCHITECTURES[-1]], ids=str
+)
 def test_bits_do_not_depend_on_threads_order_or_company(architecture):
-    samples, ensemble = setting(architecture, 27, 0.6)
+    samples, ensemble = setting(architecture, 27, 0.2 if architecture.inputs == 20 else 0.6)
     rates = np.random.default_rng(0).uniform(0.01, 0.2, 27)
     steps = np.random.default_rng(1).integers(100, 2000, 27)
     whole = descend(samples, ensemble, rates, steps)
@@ -138,8 +144,9 @@ def test_bits_do_not_depend_on_threads_order_or_company(architecture):
     assert np.array_equal(alone.ensemble.flat()[0], whole.ensemble.flat()[5])
 
 
-def test_recording_does_not_change_the_trajectory():
-    samples, ensemble = setting(Architecture.mlp(5, 6), 13, 0.6)
+@pytest.mark.parametrize("architecture", [Architecture.mlp(5, 6), Architecture.mlp(20, 2)], ids=str)
+def test_recording_does_not_change_the_trajectory(architecture):
+    samples, ensemble = setting(architecture, 13, 0.2 if architecture.inputs == 20 else 0.6)
     bare = descend(samples, ensemble, 0.05, 700)
     for every in (1, 7, 16, 100):
         traced = descend(samples, ensemble, 0.05, 700, recording=Recording(every, MEASURES))

@@ -14,7 +14,7 @@ from flatmin.core.errors import SettingError
 from flatmin.curvature import sharpness
 from flatmin.data.generators import gaussian_samples
 from flatmin.data.sets import paper_samples
-from flatmin.dynamics import descent, rounds
+from flatmin.dynamics import backends, descent, rounds
 from flatmin.dynamics.edge import midway
 from flatmin.dynamics.endings import State
 from flatmin.dynamics.methods import (
@@ -83,9 +83,10 @@ def look_ahead(data, p, layers, eta, beta, steps):
 
 
 @pytest.mark.parametrize(("kind", "plain"), [(HeavyBall, heavy_ball), (Nesterov, look_ahead)])
-@pytest.mark.parametrize("depth", [1, 4])
-def test_trajectories_are_those_of_a_plain_loop(kind, plain, depth):
-    data, start = gaussian_samples(seed=1).regression(), networks(11, depth)
+@pytest.mark.parametrize(("depth", "d"), [(1, 5), (4, 5), (3, 20), (2, 32)])
+def test_trajectories_are_those_of_a_plain_loop(kind, plain, depth, d):
+    data = gaussian_samples(50, d, seed=1).regression()
+    start = networks(11, depth, d, 0.5 if d == 5 else 0.2)
     steps = 60 + np.arange(11)
     method = kind(learning_rate=0.02, momentum=0.8)
     found = method.run(data, start, steps=steps, tolerance=NEVER).ensemble
@@ -445,3 +446,28 @@ def test_a_study_of_networks_that_are_not_linear():
 def test_train_takes_one_of_the_two(given):
     with pytest.raises(SettingError, match="either a method or the learning rate"):
         train(paper_samples(), Architecture.mlp(5, 2), **given)
+
+
+@pytest.mark.parametrize("kind", [GradientDescent, *MOVING])
+@pytest.mark.parametrize("recording", [None, Recording(3, ("excess_risk", "gradient"))])
+def test_the_kernel_of_small_square_layers_keeps_the_bits(kind, recording, monkeypatch):
+    """Also where lanes end at different steps, and where one diverges."""
+    data = gaussian_samples(seed=0).regression()
+    for architecture in (Architecture.mlp(5, 4), Architecture.residual(5, 3, np.eye(5)[1])):
+        ensemble = initialise(architecture, "gaussian", 0.5, 0, [(i,) for i in range(19)])
+        rates = np.full(19, 0.01)
+        rates[[2, 9]] = 40.0, 0.02
+        own = {} if kind is GradientDescent else {"momentum": 0.7}
+        outcomes = []
+        for least in (0.0, np.inf):
+            monkeypatch.setattr(backends, "_HELD_FLOPS", least)
+            method = kind(learning_rate=rates, **own)
+            outcomes.append(method.run(data, ensemble, steps=700, recording=recording))
+        held, plain = outcomes
+        assert set(np.flatnonzero(plain.state == State.DIVERGED)) == {2}
+        np.testing.assert_array_equal(held.ensemble.flat(), plain.ensemble.flat())
+        for name in ("steps", "state", "excess_risk", "distance"):
+            np.testing.assert_array_equal(getattr(held, name), getattr(plain, name), name)
+        if recording is not None:
+            for name, values in plain.recorded.values.items():
+                np.testing.assert_array_equal(held.recorded.values[name], values, name)

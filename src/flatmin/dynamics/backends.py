@@ -22,9 +22,14 @@ from flatmin.dynamics.rule import Rule
 from flatmin.lanes.lanczos import BASIS, start_vector
 from flatmin.lanes.layout import Runs, Stop, linear, sampled
 from flatmin.network.architecture import Architecture, Family
-from flatmin.network.ensemble import Ensemble
+from flatmin.network.ensemble import Ensemble, lane_count
 
 CHECK_EVERY = 16
+# Layers up to this size have a kernel for their width (`lanes.held`; more would leave registers),
+# compiled for ensembles whose runs are at least this long.
+_HELD_UNITS, _HELD_FLOPS = 8, 2e9
+# From this width on networks are stepped one by one (`lanes.wide`), where widths are fours.
+_WIDE_UNITS = 20
 # Beyond this excess risk, of the unit, a run has diverged: no product in a step overflows before.
 _LIMITS = {"float64": 1e60, "float32": 1e25}
 _RELATIVE_MOVE = 1e-11
@@ -81,6 +86,10 @@ class Backend:
         self._stop = Stop(CHECK_EVERY, *squares, settled, _LIMITS[kind.name] * self._units.risk)
         self._rule = rule.kernel
 
+    def lanes(self, numbers: int, networks: int) -> int:
+        """Lanes of a block, for so many numbers a network and so many networks a thread."""
+        return lane_count(numbers, networks)
+
     @staticmethod
     def flops(problem: Problem, architecture: Architecture) -> float:
         """The flops of one step of gradient descent of one network."""
@@ -93,6 +102,9 @@ class Backend:
     def _small(self, tolerance: float | None) -> tuple[float, float]:
         """What squared gradient norms count as small."""
         raise NotImplementedError
+
+    def expect(self, steps: float) -> None:
+        """Prepare for about so many steps of networks in all; no bit depends on it."""
 
     def advance(self, packed: Packed, block: int, begin: int, steps: int) -> None:
         """Take `steps` steps with one block, after `begin` steps so far."""
@@ -263,6 +275,22 @@ class LinearBackend(Backend):
         self._network = linear(
             self._widths, architecture.p, data.sigma, data.w_star, self.kind
         )  # fmt: skip
+        self._form: tuple[Any, ...] | None = None
+        inputs = self._widths[:-1]
+        self._wide = min(inputs) >= _WIDE_UNITS and not any(d % 4 for d in inputs)
+        if self._wide:
+            self._form = (0.0,) * (4 if any(d % 8 for d in inputs) else 8)
+
+    def lanes(self, numbers: int, networks: int) -> int:
+        """A wide network is alone."""
+        return 1 if self._wide else lane_count(numbers, networks)
+
+    def expect(self, steps: float) -> None:
+        """Small square layers have a kernel of their own, where it is worth a compilation."""
+        d, top = self._widths[0], self._widths[-1]
+        square = set(self._widths[:-1]) == {d} and max(d, top) <= _HELD_UNITS
+        if square and steps * self.step_flops >= _HELD_FLOPS:
+            self._form = (0.0,) * d, (0.0,) * top
 
     @staticmethod
     def flops(problem: Problem, architecture: Architecture) -> float:
@@ -286,7 +314,7 @@ class LinearBackend(Backend):
 
         descend(
             (self.kind.type(0),) * packed.weights.shape[2], packed.weights, self._network,
-            packed.runs, self._stop, self._rule, begin, steps, block, block + 1,
+            packed.runs, self._stop, self._rule, self._form, begin, steps, block, block + 1,
         )  # fmt: skip
 
     def trace(
@@ -304,7 +332,7 @@ class LinearBackend(Backend):
         )  # fmt: skip
         trace_block(
             (0.0,) * lanes, packed.weights, self._network, packed.runs, self._stop, self._rule,
-            begin, every, number, spectrum, block, out,
+            self._form, begin, every, number, spectrum, block, out,
         )  # fmt: skip
         return out
 

@@ -71,7 +71,7 @@ class HeavyBall(GradientDescent):
     def rule(self) -> Rule:
         """The velocity moves the weights."""
         beta = float(self.momentum)
-        return _rule(beta, 2.0 * (1.0 + beta), (beta, 1.0, 0.0))
+        return _rule(beta, 2.0 * (1.0 + beta), (beta, None))
 
 
 @dataclass(frozen=True)
@@ -91,9 +91,9 @@ class Nesterov(HeavyBall):
     def rule(self) -> Rule:
         """The velocity and the gradient move the weights."""
         beta = float(self.momentum)
-        return _rule(beta, 2.0 * (1.0 + beta) / (1.0 + 2.0 * beta), (beta, beta, 1.0))
+        return _rule(beta, 2.0 * (1.0 + beta) / (1.0 + 2.0 * beta), (beta, beta))
 
 
-def _rule(beta: float, reach: float, kernel: tuple[float, float, float]) -> Rule:
-    """A velocity beside the weights; `kernel` is (keep, push, pull) of `lanes.momentum_descent`."""
+def _rule(beta: float, reach: float, kernel: tuple[float, float | None]) -> Rule:
+    """A velocity beside the weights; `kernel` is (keep, push) of `lanes.momentum_descent`."""
     return Rule(reach=reach, pace=1.0 / (1.0 - beta), cost=11.0 / 6.0, copies=1, kernel=kernel)

@@ -3,8 +3,9 @@
 All runs still going are packed into blocks of lanes, sorted by the steps they have left; a round
 advances them by a number of steps that grows from round to round; then runs that ended are taken
 out and the rest is packed again. So a run that diverged early costs nothing afterwards. Within a
-round each block is one job for a thread, cut into slices short enough that progress can be shown
-and Ctrl-C answered. Neither rounds, blocks, threads nor slices change a run's bits.
+round each block, or a part of its steps, is one job for a thread, cut into slices short enough that
+progress can be shown and Ctrl-C answered. Neither rounds, blocks, threads nor slices change a run's
+bits.
 """
 
 from __future__ import annotations
@@ -25,11 +26,13 @@ from flatmin.dynamics.recording import Recording, Trace
 from flatmin.lanes.lanczos import start_vector
 from flatmin.lanes.traced_descent import COLUMNS, SHARPNESS_COLUMNS
 from flatmin.network.architecture import Architecture
-from flatmin.network.ensemble import laid_out, lane_count
+from flatmin.network.ensemble import laid_out
 
 Progress = Callable[[int], None]
 
 _ROUNDS = (256, 1024, 4096, 16384)
+# Parts of a round's steps, where blocks cannot be dealt out evenly.
+_PARTS = 4
 # Flops a slice may take: about a tenth of a second.
 _SLICE_FLOPS = 1e9
 # Numbers in weights whose layers are measured together: NumPy's calls cost more than small layers.
@@ -53,6 +56,7 @@ class Rounds:
         recording: Recording | None,
     ) -> None:
         self._backend, self._task, self._architecture = backend, task, architecture
+        backend.expect(float(budget.sum()))
         self.state: NDArray[Any] = state.astype(backend.kind)
         unknown = np.full((3, len(state)), np.nan)
         self._numbers = np.vstack([rates, budget, unknown])
@@ -123,20 +127,28 @@ class Rounds:
         packed = self._pack(threads)
         blocks, _, lanes = packed.weights.shape
         lock, most = Lock(), self._slice_steps(lanes)
+        # A block that is left over for one thread would keep the others waiting: blocks are taken
+        # in turns, a part of their steps at a time.
+        parts = _PARTS if blocks % threads else 1
+        locks, done = [Lock() for _ in range(blocks)], [0] * blocks
 
-        def work(block: int, cancelled: Event) -> None:
-            done = 0
-            while done < length and not cancelled.is_set():
-                before = packed.left[block].sum()
-                done += self._advance(packed, block, self._taken + done, min(most, length - done))
-                if progress is not None:
-                    with lock:
-                        progress(int(before - packed.left[block].sum()))
-                if not np.any((packed.rate[block] > 0) & (packed.left[block] > 0)):
-                    break
-            self._measure_layers(block)
+        def work(job: int, cancelled: Event) -> None:
+            block = job % blocks
+            with locks[block]:
+                until = min(length, done[block] - (-length // parts))
+                while done[block] < until and not cancelled.is_set():
+                    before = packed.left[block].sum()
+                    steps = min(most, until - done[block])
+                    done[block] += self._advance(packed, block, self._taken + done[block], steps)
+                    if progress is not None:
+                        with lock:
+                            progress(int(before - packed.left[block].sum()))
+                    if not np.any((packed.rate[block] > 0) & (packed.left[block] > 0)):
+                        done[block] = length
+                if done[block] >= length:
+                    self._measure_layers(block)
 
-        over_each(work, blocks, threads)
+        over_each(work, blocks * parts, threads)
         self._unpack(packed)
         self._taken += length
 
@@ -209,7 +221,7 @@ class Rounds:
         going = np.flatnonzero(self._going)
         members: Whole = going[np.argsort(self.left[going], kind="stable")]
         # Enough blocks for every thread.
-        lanes = lane_count(self.state.shape[1], -(-len(members) // threads))
+        lanes = self._backend.lanes(self.state.shape[1], -(-len(members) // threads))
         weights, kind = laid_out(self.state[members], lanes), self._backend.kind
         numbers = np.zeros((len(self._numbers), len(weights) * lanes), dtype=kind)
         numbers[:, : len(members)] = self._numbers[:, members]

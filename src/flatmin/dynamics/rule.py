@@ -21,7 +21,7 @@ class Rule:
     """Flops of a step, against gradient descent."""
     copies: int = 0
     """How many vectors as long as the weights are kept beside them; 0 at the start of a run."""
-    kernel: tuple[float, ...] | None = None
+    kernel: tuple[float | None, ...] | None = None
     """What the kernels of descent take; None is gradient descent."""
 
 

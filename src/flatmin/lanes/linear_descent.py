@@ -3,8 +3,9 @@
 Backward b_L = p, b_{k-1} = W_k' b_k; error w - w* with w = b_0; a_1 = 2 Sigma (w - w*); forward
 a_{k+1} = W_k a_k with the old W_k, and in the same pass W_k -= eta b_k a_k'. So each weight is
 loaded twice and stored once a step, for three fused multiply-adds: 6 P flops a network step,
-whatever the number of samples. With momentum, velocities follow the weights in a block and the
-forward pass is that of `momentum_descent`.
+whatever the number of samples. Small square layers are stepped as in `held`, wide networks as in
+`wide`. With momentum, velocities follow the weights in a block and the forward pass is that of
+`momentum_descent`.
 
 Every operation acts on the whole lane vector in a fixed order, so a network's bits do not depend
 on its lane, block, thread, or on how its steps are cut into calls.
@@ -13,7 +14,10 @@ on its lane, block, thread, or on how its steps are cut into calls.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numba import extending, types
 
 from flatmin.lanes.algebra import (
     dot,
@@ -25,9 +29,18 @@ from flatmin.lanes.algebra import (
     widen,
 )
 from flatmin.lanes.compiling import compiled, helper, inlined
+from flatmin.lanes.held import held, spread, step_held, times_held, transposed_held
 from flatmin.lanes.layout import block_of, scratch
-from flatmin.lanes.momentum_descent import steady_square, times_and_step_with_velocity
+from flatmin.lanes.momentum_descent import (
+    steady_square,
+    step_held_with_velocity,
+    times_and_step_with_velocity,
+)
+from flatmin.lanes.tiles import inner, outer, put, scaled
 from flatmin.lanes.vectors import absolute, all_lanes, splat, vectors, where
+from flatmin.lanes.wide import backward_wide, forward_wide, is_wide
+
+overload: Any = extending.overload
 
 
 @inlined
@@ -41,6 +54,104 @@ def sweep_backward(w, network, b):
         transposed_times(w[layers[k] :], widths[k + 1], widths[k], here, below, False)
 
 
+@inlined
+def _backward(w, network, b, error, a):
+    sweep_backward(w, network, b)
+    for j in range(network.layout.widths[0]):
+        error[j] = b[j] - network.target[j]
+    return input_gradient(network.sigma, error, a)
+
+
+@inlined
+def _backward_held(w, network, b, error, a, hold):
+    widths, layers, nodes = network.layout
+    last, like = len(widths) - 2, hold[0]
+    top = spread(w, network.p, hold[1])
+    put(b[nodes[last + 1] :], 1, top)
+    x = transposed_held(w[layers[last] :], top, like)
+    put(b[nodes[last] :], 1, x)
+    for k in range(last - 1, -1, -1):
+        x = transposed_held(w[layers[k] :], x, like)
+        put(b[nodes[k] :], 1, x)
+    apart = outer(spread(w, network.target, like), splat(w, -1.0), x)
+    half = times_held(network.sigma, apart)
+    put(error, 1, apart)
+    put(a, 1, scaled(2.0, half))
+    return inner(half, apart, 0.0)
+
+
+@inlined
+def _forward(w, network, b, a, move, momentum):
+    widths, layers, nodes = network.layout
+    velocity = w[layers[-1] :]
+    for k in range(len(widths) - 1):
+        rows, columns, layer = widths[k + 1], widths[k], w[layers[k] :]
+        x, y, above = a[nodes[k] :], a[nodes[k + 1] :], b[nodes[k + 1] :]
+        if momentum is None:
+            times_and_step(layer, rows, columns, x, y, -move, above)
+        else:
+            times_and_step_with_velocity(
+                layer, velocity[layers[k] :], rows, columns, x, y, move, above, momentum
+            )
+
+
+@inlined
+def _step_one(w, v, x, move, b, momentum):
+    """One held layer: W x with the old W, and the step of W."""
+    if momentum is None:
+        return step_held(w, x, scaled(-move, b))
+    return step_held_with_velocity(w, v, x, move, b, momentum)
+
+
+@inlined
+def _forward_held(w, network, b, a, move, momentum, hold, keep):
+    widths, layers, nodes = network.layout
+    velocity, last, like = w[layers[-1] :], len(widths) - 2, hold[0]
+    signal = held(a, like)
+    for k in range(last):
+        layer, above = w[layers[k] :], held(b[nodes[k + 1] :], like)
+        signal = _step_one(layer, velocity[layers[k] :], signal, move, above, momentum)
+        if keep:
+            put(a[nodes[k + 1] :], 1, signal)
+    above = held(b[nodes[last + 1] :], hold[1])
+    _step_one(w[layers[last] :], velocity[layers[last] :], signal, move, above, momentum)
+
+
+def backward(w, network, b, error, a, form):
+    """All b_k, the error w - w* and a_1; returns the excess risk."""
+
+
+def forward(w, network, b, a, move, momentum, form, keep):
+    """a_{k+1} = W_k a_k with the old W_k, and the step of W_k by the rate `move`.
+
+    Of held layers the a_k are in memory afterwards only if `keep`.
+    """
+
+
+@overload(backward, jit_options={"forceinline": True})
+def _any_backward(w, network, b, error, a, form):
+    if is_wide(form):
+        return lambda w, network, b, error, a, form: backward_wide(w, network, b, error, a, form)
+    if isinstance(form, types.BaseTuple):
+        return lambda w, network, b, error, a, form: _backward_held(w, network, b, error, a, form)
+    return lambda w, network, b, error, a, form: _backward(w, network, b, error, a)
+
+
+@overload(forward, jit_options={"forceinline": True})
+def _any_forward(w, network, b, a, move, momentum, form, keep):
+    if is_wide(form):
+        return lambda w, network, b, a, move, momentum, form, keep: forward_wide(
+            w, network, b, a, move, momentum, form
+        )
+    if isinstance(form, types.BaseTuple):
+        return lambda w, network, b, a, move, momentum, form, keep: _forward_held(
+            w, network, b, a, move, momentum, form, keep
+        )
+    return lambda w, network, b, a, move, momentum, form, keep: _forward(
+        w, network, b, a, move, momentum
+    )
+
+
 @helper
 def _clear(diverged, x, size):
     """Zero the diverged lanes of a buffer: their products vanish instead of becoming NaN."""
@@ -51,24 +162,33 @@ def _clear(diverged, x, size):
 @helper
 def descent_scratch(lanes, network, weights):
     """The memory that `descend_block` works in."""
-    return scratch((2 * network.layout.nodes[-1] + network.layout.widths[0]) * len(lanes), weights)
+    return scratch((2 * _room(network) + network.layout.widths[0]) * len(lanes), weights)
+
+
+@inlined
+def _room(network):
+    """What all a_k, or all b_k, take, rounded up so that what follows begins at a cache line."""
+    return -(-network.layout.nodes[-1] // 8) * 8
 
 
 @helper
-def descend_block(lanes, weights, network, runs, stop, momentum, begin, steps, memory):
+def descend_block(lanes, weights, network, runs, stop, momentum, form, begin, steps, memory):
     """Descend one block by at most `steps` steps.
 
     lanes      tuple of n numbers; only its length and type are used
     weights    flat weights of the block, and velocities after them, changed in place
     network, runs, stop
                of `layout`, runs of this block only
-    momentum   None, or (keep, push, pull) of `momentum_descent`; what does not apply to the type
+    momentum   None, or (keep, push) of `momentum_descent`; what does not apply to the type
                given is not compiled
+    form       None; or tuples of d and d_L numbers if all layers but the last are d x d, which are
+               then stepped as in `held`; or, in blocks of one lane, a tuple of as many numbers
+               as a vector of `wide` has
     begin      steps taken before this call
     memory     of `descent_scratch`
     """
     widths, layers, nodes = network.layout
-    depth, d, size = len(widths) - 1, widths[0], nodes[-1]
+    depth, d, size = len(widths) - 1, widths[0], _room(network)
     w, a, extremes = vectors(lanes, weights), vectors(lanes, memory), vectors(lanes, runs.extremes)
     b, error, velocity = a[size:], a[2 * size :], w[layers[depth] :]
     watched = len(runs.extremes) > 0
@@ -78,11 +198,8 @@ def descend_block(lanes, weights, network, runs, stop, momentum, begin, steps, m
     while True:
         # the last pass has rate 0: it only measures the risk and the gradient
         measure = step == steps or (step % stop.check == 0 and all_lanes(eta == 0.0))
-        sweep_backward(w, network, b)
-        for j in range(d):
-            error[j] = b[j] - network.target[j]
         # In a lane that overflows e' Sigma e can come out as -inf.
-        risk = absolute(input_gradient(network.sigma, error, a))
+        risk = absolute(backward(w, network, b, error, a, form))
 
         # a lane stops at rate 0: no steps left, or the risk beyond the limit or NaN
         fine = risk < stop.limit
@@ -91,15 +208,8 @@ def descend_block(lanes, weights, network, runs, stop, momentum, begin, steps, m
             _clear(~fine, a, 2 * size)
         move = splat(lanes, 0.0) if measure else eta
         todo = todo - where(move > 0.0, 1.0, 0.0)
-        for k in range(depth):
-            rows, columns, layer = widths[k + 1], widths[k], w[layers[k] :]
-            x, y, above = a[nodes[k] :], a[nodes[k + 1] :], b[nodes[k + 1] :]
-            if momentum is None:
-                times_and_step(layer, rows, columns, x, y, -move, above)
-            else:
-                times_and_step_with_velocity(
-                    layer, velocity[layers[k] :], rows, columns, x, y, move, above, momentum
-                )
+        check = (begin + step + 1) % stop.check == 0
+        forward(w, network, b, a, move, momentum, form, check or measure or watched)
         if watched and step > 0:
             widen(extremes, risk)
             widen(extremes[2:], dot(error, error, d))
@@ -113,7 +223,7 @@ def descend_block(lanes, weights, network, runs, stop, momentum, begin, steps, m
             vectors(lanes, runs.distance)[0] = where(fine, apart, np.inf)
             return
         step += 1
-        if (begin + step) % stop.check == 0:
+        if check:
             square = gradient_square(a, b, network.layout)
             if momentum is not None:
                 # A small gradient is no rest if the velocity carries the weights on.
@@ -125,9 +235,9 @@ def descend_block(lanes, weights, network, runs, stop, momentum, begin, steps, m
 
 
 @compiled
-def descend(lanes, weights, network, runs, stop, momentum, begin, steps, first, last):
+def descend(lanes, weights, network, runs, stop, momentum, form, begin, steps, first, last):
     """`descend_block` for blocks first..last-1 of weights [block, P, n]."""
     memory = descent_scratch(lanes, network, weights)
     for block in range(first, last):
         w, of_block = weights[block].reshape(-1), block_of(runs, block)
-        descend_block(lanes, w, network, of_block, stop, momentum, begin, steps, memory)
+        descend_block(lanes, w, network, of_block, stop, momentum, form, begin, steps, memory)

@@ -4,59 +4,79 @@ The velocity V_k of a layer is laid out as the layer itself; all velocities foll
 block. With g_k = b_k a_k' the gradient of layer k (see `linear_descent`),
 
     V_k <- keep V_k - eta g_k
-    W_k <- W_k + push V_k - pull eta g_k
+    W_k <- W_k + V_k                        heavy ball, keep = beta, push None
+    W_k <- W_k - eta g_k + push V_k         Nesterov as PyTorch's SGD: W are the points where
+                                            gradients are taken; keep = push = beta
 
-| method     | keep | push | pull |                                                              |
-| ---------- | ---- | ---- | ---- | ------------------------------------------------------------ |
-| heavy ball | beta | 1    | 0    | W <- W + V                                                   |
-| Nesterov   | beta | beta | 1    | as PyTorch's SGD: W are the points where gradients are taken |
-
-A lane that rests (it has stopped, or is only measured) has keep 1, push 0 and rate 0: neither its
-weights nor its velocity change, so that it can go on later. Each weight and its velocity are
-loaded and stored in the same pass that takes a_{k+1} = W_k a_k with the old W_k.
+A lane that rests (it has stopped, or is only measured) keeps its weights and, with keep 1 and rate
+0, its velocity, so that it can go on later. Each weight and its velocity are loaded and stored in
+the same pass that takes a_{k+1} = W_k a_k with the old W_k.
 """
 # mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False, disallow-untyped-calls=False
 
 from __future__ import annotations
 
-from typing import Any
+from numba import types
+from numba.core import cgutils
 
 from flatmin.lanes.algebra import dot
 from flatmin.lanes.compiling import helper, inlined
-from flatmin.lanes.tiles import in_twos, outer, put, scaled, take, zeros
-from flatmin.lanes.vectors import fma, where
+from flatmin.lanes.held import by_rows, fused
+from flatmin.lanes.tiles import scaled
+from flatmin.lanes.vectors import fma, intrinsic, load, store, where
 
 
-def _rows(rows: int) -> Any:
-    @inlined
-    def tile(w, v, columns, x, y, descent, b, keep, push, pull):
-        kick = scaled(descent, take(b, rows, 1))
-        pulled = scaled(pull, kick)
-        total = zeros(w, rows)
-        for j in range(columns):
-            old = take(w[j:], rows, columns)
-            total = outer(old, x[j], total)
-            speed = outer(kick, x[j], scaled(keep, take(v[j:], rows, columns)))
-            put(v[j:], columns, speed)
-            put(w[j:], columns, outer(speed, push, outer(pulled, x[j], old)))
-        put(y, 1, total)
-
-    return tile
-
-
-_some_rows = in_twos(_rows)
+@inlined
+def moved(old, speed, kick, push, going):
+    """The weight that follows from the new velocity and from kick = -eta g."""
+    if push is None:
+        return where(going, old + speed, old)
+    return where(going, fma(speed, push, old + kick), old)
 
 
 @inlined
 def times_and_step_with_velocity(w, v, rows, columns, x, y, move, b, momentum):
     """y = W x with the old W, and the step of W and V by the rate `move`, in the same pass."""
-    keep, push = where(move > 0.0, momentum[0], 1.0), where(move > 0.0, momentum[1], 0.0)
-    i = 0
-    while i < rows:
-        at = i * columns
-        i += _some_rows(
-            rows - i, w[at:], v[at:], columns, x, y[i:], -move, b[i:], keep, push, momentum[2]
-        )
+    going, push = move > 0.0, momentum[1]
+    keep = where(going, momentum[0], 1.0)
+    for i in range(rows):
+        descent, total, at = -move * b[i], 0.0, i * columns
+        for j in range(columns):
+            old, kick = w[at + j], descent * x[j]
+            total = fma(old, x[j], total)
+            speed = fma(keep, v[at + j], kick)
+            v[at + j], w[at + j] = speed, moved(old, speed, kick, push, going)
+        y[i] = total
+
+
+@intrinsic
+def _step_held(typing, w, v, x, descent, keep, push, going):
+    def codegen(context, builder, signature, arguments):
+        place, velocity, _, _, kept, pushed, mask = arguments
+        given, moves = (cgutils.unpack_tuple(builder, one) for one in arguments[2:4])
+
+        def step(e, i, x_j, old):
+            kick = builder.fmul(moves[i], x_j)
+            speed = fused(builder, w.vector, kept, load(builder, v, velocity, e), kick)
+            store(builder, v, velocity, e, speed)
+            if isinstance(push, types.NoneType):
+                new = builder.fadd(old, speed)
+            else:
+                new = fused(builder, w.vector, speed, pushed, builder.fadd(old, kick))
+            return builder.select(mask, new, old)
+
+        return by_rows(builder, w, place, given, len(moves), step)
+
+    pushing = push if isinstance(push, types.NoneType) else w.vector
+    return descent(w, v, x, descent, keep, pushing, going), codegen
+
+
+@inlined
+def step_held_with_velocity(w, v, x, move, b, momentum):
+    """As `times_and_step_with_velocity`, of held vectors x and b; returns W x."""
+    going, push = move > 0.0, momentum[1]
+    keep = where(going, momentum[0], 1.0)
+    return _step_held(w, v, x, scaled(-move, b), keep, push, going)
 
 
 @helper
@@ -69,9 +89,10 @@ def steady_square(v, size, eta, momentum):
 @inlined
 def step_with_velocity(w, v, g, size, move, momentum):
     """The step of all weights and velocities by a gradient that is at hand."""
-    keep, push = where(move > 0.0, momentum[0], 1.0), where(move > 0.0, momentum[1], 0.0)
+    going, push = move > 0.0, momentum[1]
+    keep = where(going, momentum[0], 1.0)
     for e in range(size):
         # A lane that rests keeps its bits, whatever its gradient is.
-        change = where(move > 0.0, -move * g[e], 0.0)
-        v[e] = fma(keep, v[e], change)
-        w[e] = fma(push, v[e], fma(momentum[2], change, w[e]))
+        kick = where(going, -move * g[e], 0.0)
+        speed = fma(keep, v[e], kick)
+        v[e], w[e] = speed, moved(w[e], speed, kick, push, going)

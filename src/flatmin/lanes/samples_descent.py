@@ -259,7 +259,7 @@ def descend_samples(
     lanes     tuple of n floats of the kernel's precision; their values are not used
     weights   [block, P, n], changed in place; with momentum [block, 2 P, n]
     network   a `Sampled`; runs and stop of `layout`, `relative` and distances without a meaning
-    momentum  None, or (keep, push, pull) of `momentum_descent`
+    momentum  None, or (keep, push) of `momentum_descent`
     begin     steps taken before this call
     every     after so many steps, and again, a record is made and runs.extremes begin anew, while
     rows      [block - first, record, 9, n] has room for it; its columns are those of

@@ -60,7 +60,7 @@ class Spectrum(NamedTuple):
 
 @compiled
 def trace_block(
-    lanes, weights, network, runs, stop, rule, begin, every, number, spectrum, block, out
+    lanes, weights, network, runs, stop, rule, form, begin, every, number, spectrum, block, out
 ):  # fmt: skip
     """Take `every` steps, then fill out[record], for each record of a block.
 
@@ -96,7 +96,7 @@ def trace_block(
             steps = min(every - one_by_one if part == 0 else 1, every - done)
             if steps > 0 or every == 0:
                 at = begin + record * every + done
-                descend_block(lanes, w, network, mine, stop, rule, at, steps, memory)
+                descend_block(lanes, w, network, mine, stop, rule, form, at, steps, memory)
             done += steps
             if part == 0:
                 continue
