@@ -136,7 +136,7 @@ def test_a_negative_slack_that_holds_is_explained(
     # As flat as S_min but for half of what the minimiser's room allows.
     least = runs.least_sharpness - 0.5 * float(np.min(runs.minimiser_room))
     flat = replace(runs, sharpness=np.full(cases.NETWORKS, least), scale=runs.scale)
-    monkeypatch.setattr(directories, "read_directory", lambda _: [flat])
+    monkeypatch.setattr(directories, "directory_evidence", lambda _: iter([flat]))
     code, shown, _ = call(monkeypatch, capsys, "check", tmp_path / "run")
     assert code == 0
     said = " ".join(shown.split())
@@ -144,6 +144,6 @@ def test_a_negative_slack_that_holds_is_explained(
     record = next(r for r in check([flat]) if r.statement == "exact-minimal-sharpness")
     assert f"explain {record.room:.2g} (its room)" in said
     # Where nothing is missed there is nothing to explain.
-    monkeypatch.setattr(directories, "read_directory", lambda _: [runs])
+    monkeypatch.setattr(directories, "directory_evidence", lambda _: iter([runs]))
     shown = call(monkeypatch, capsys, "check", tmp_path / "run")[1]
     assert "exact-minimal-sharpness: a negative slack" not in " ".join(shown.split())

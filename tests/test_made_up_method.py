@@ -72,6 +72,7 @@ def test_few_files_know_of_momentum():
     source = Path(flatmin.__file__).parent
     own = {"dynamics/momentum.py", "lanes/momentum_descent.py"}
     texts = {path: path.read_bytes() for path in source.rglob("*.*") if path.suffix != ".pyc"}
-    told = [path for path, text in texts.items() if re.search(b"HeavyBall|Nesterov|momentum", text)]
+    words = b"HeavyBall|Nesterov(?! and)|momentum"  # Nesterov and Nemirovskii: of convex programs
+    told = [path for path, text in texts.items() if re.search(words, text)]
     names = {path.relative_to(source).as_posix() for path in told} - own
     assert len([name for name in names if not name.startswith("probes/")]) <= 5

@@ -401,4 +401,4 @@ def test_no_thread_of_the_parser_holds_anything_when_a_table_has_been_read(tmp_p
                 pass
     assert streams
     assert all(stream.closed for stream in streams)
-    assert not [one for one in gc.get_objects() if isinstance(one, _Lent)]
+    assert not [one for one in gc.get_objects() if type(one) is _Lent]

@@ -120,8 +120,9 @@ class Evidence:
     @property
     def subject(self) -> tuple[object, ...]:
         """What they are runs on: the data, and the shape of the networks."""
-        network = self.initial.architecture
-        return self.regression.w_star.tobytes(), network.widths, network.output_norm, self.linear
+        network, data = self.initial.architecture, self.regression
+        numbers = data.eigenvalues.tobytes(), data.w_star.tobytes()
+        return *numbers, network.widths, network.output_norm, self.linear
 
     @cached_property
     def time(self) -> Float:
