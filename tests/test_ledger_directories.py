@@ -523,7 +523,10 @@ def test_evidence_in_pieces_says_the_same(
         for record in (record for record in one if record.verdict is not Verdict.NOT_APPLICABLE):
             other = ledger[record.statement, record.part]
             for field in fields:
-                assert getattr(record, field) == getattr(other, field), (record.name, field)
+                found, expected = getattr(other, field), getattr(record, field)
+                if isinstance(expected, float):  # BLAS rounds products of another batch otherwise
+                    expected = pytest.approx(expected, rel=1e-12, abs=1e-12 * (field == "slack"))
+                assert found == expected, (record.name, field)
     assert one.networks == few.networks == merged.networks
 
 

@@ -317,7 +317,8 @@ def train(
 
     `method` is one of `methods`, or a learning rate (a number or such as "0.5critical") says that
     it is gradient descent. All `quantities` that such networks have are recorded unless some are
-    named. `advice` is what the rate was taken from, to be shown with the run.
+    named; then sharpness is measured at the last two steps before a record only. `advice` is what
+    the rate was taken from, to be shown with the run.
 
     >>> from flatmin.data.sets import paper_samples
     >>> run = train(paper_samples(), Architecture.mlp(5, 10), learning_rate=0.02, steps=5000)
@@ -332,10 +333,11 @@ def train(
     method = method.resolved(regression, architecture)
     initial = initialise(architecture, init, scale, seed, [("train",)], regression)
     every = record_every or max(1, 1 if method.continuous else steps // RECORDS)
+    measured = sharpness_steps(architecture, every, steps) if quantities is None else 2
     recording = Recording(
         every,
         recordable(architecture) if quantities is None else quantities,
-        sharpness_steps=sharpness_steps(architecture, every, steps),
+        sharpness_steps=measured,
         most=None if record_every else FLOW_RECORDS,
     )
     options: Options = {"recording": recording, "learned_at": learned_at, "progress": progress}
