@@ -86,13 +86,11 @@ def training_figure(
     along, words, linear = trace["step"], "step", None
     if "time" in trace:
         along, words, linear = _flow_time(trace)
-    for name, colour, label in (
-        ("distance", BLUE, "|w - w*|²"),
-        ("excess_risk", ORANGE, "risk - R_min"),
-    ):
-        if name in trace and (trace[name] > 0).any():
-            draw_trace(left, along, trace, name, colour, label)
-    left.set(ylabel="distance and excess risk", yscale="log")
+    curves = {"distance": (BLUE, "|w - w*|²"), "excess_risk": (ORANGE, "risk - R_min")}
+    drawn = [name for name in curves if name in trace and (trace[name] > 0).any()]
+    for name in drawn:
+        draw_trace(left, along, trace, name, *curves[name])
+    left.set(ylabel=" and ".join(drawn).replace("_", " "), yscale="log")
     excess = trace.get("excess_risk")
     if excess is not None and (excess < -1e-6 * excess.iloc[0]).any():
         # A network that is not linear can do better than every linear map.
