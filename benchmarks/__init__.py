@@ -88,7 +88,7 @@ def markdown(measured: list[Result]) -> str:
     lines = [
         "# Benchmark results",
         "",
-        f"Written by `make bench` (flatmin {__version__}, {thread_count()} cores). A ratio is",
+        f"Written by `flatmin bench` (flatmin {__version__}, {thread_count()} cores). A ratio is",
         "rival over ours in the same round; shown are the median and the range over rounds. D is",
         "the share of the machine's fused-multiply-add peak; `bare` is the time without recording",
         "over the time with it; for `scaling` the numbers are exponents. The first call,",

@@ -175,7 +175,7 @@ def gd_gelu_d5() -> Result:
         "seconds per network step",
         _ours(samples, ensemble, 4000),
         {"B": rivals.all_at_once(samples, architecture, ensemble.flat(), 100)},
-        {"B": 5.0},
+        {"B": 14.0},
         rounds=5,
     )
 
