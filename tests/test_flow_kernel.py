@@ -107,30 +107,30 @@ def run(
     steps: int = 10**9,
     max_steps: int = 10**5,
     threads: int = 1,
-    before: Callable[[Array], None] = lambda record: None,
+    before: Callable[[Array], None] = lambda controls: None,
 ) -> tuple[Array, Array]:
-    """Weights [network, P] and records [network, FIELDS], by calls of `steps` until all end."""
-    record, weights = kernel.new_record(len(flat)), flat.copy()
-    record[:, kernel.END] = end
-    before(record)
+    """Weights [network, P] and controls [network, FIELDS], by calls of `steps` until all end."""
+    controls, weights = kernel.new_controls(len(flat)), flat.copy()
+    controls[:, kernel.END] = end
+    before(controls)
     settings = kernel.Settings(
         rtol, rtol / 1000 if atol is None else atol, tolerance, case.settled, -1.0, float(max_steps)
     )
-    queue = queue_of(np.flatnonzero(record[:, kernel.STATE] == kernel.RUNNING))
+    queue = queue_of(np.flatnonzero(controls[:, kernel.STATE] == kernel.RUNNING))
 
     def job(_: int) -> float:
         seats, attempted = empty_seats(lanes), 0.0
         while True:
             attempted += flow(
-                (0.0,) * lanes, weights, case.network, record, settings, queue, seats, steps
+                (0.0,) * lanes, weights, case.network, controls, settings, queue, seats, steps
             )
             if (seats < 0).all():
                 return attempted
 
     with ThreadPoolExecutor(threads) as pool:
         attempted = sum(pool.map(job, range(threads)))
-    assert attempted == record[:, [kernel.ACCEPTED, kernel.REJECTED]].sum()
-    return weights, record
+    assert attempted == controls[:, [kernel.ACCEPTED, kernel.REJECTED]].sum()
+    return weights, controls
 
 
 def start(widths: Sequence[int], networks: int) -> tuple[Problem, Array]:
@@ -144,18 +144,18 @@ def start(widths: Sequence[int], networks: int) -> tuple[Problem, Array]:
 def test_agrees_with_scipy_at_given_times(widths: tuple[int, ...]) -> None:
     case, flat = start(widths, 5)
     ends = np.array([0.3, 1.0, 2.0, 5.0, 0.01])
-    weights, record = run(case, flat, rtol=1e-11, end=ends)
-    assert (record[:, kernel.STATE] == kernel.REACHED).all()
-    assert (record[:, kernel.TIME] == ends).all()
-    assert (record[:, kernel.TIME_LOW] == 0).all()
+    weights, controls = run(case, flat, rtol=1e-11, end=ends)
+    assert (controls[:, kernel.STATE] == kernel.REACHED).all()
+    assert (controls[:, kernel.TIME] == ends).all()
+    assert (controls[:, kernel.TIME_LOW] == 0).all()
     for v, end in enumerate(ends):
         exact = solve_ivp(
             lambda t, y: case.velocity(y), (0, end), flat[v], "DOP853", rtol=1e-12, atol=1e-14
         ).y[:, -1]
         assert np.abs(weights[v] - exact).max() < 1e-9
-        assert record[v, kernel.EXCESS] == pytest.approx(case.excess(weights[v]), rel=1e-10)
+        assert controls[v, kernel.EXCESS] == pytest.approx(case.excess(weights[v]), rel=1e-10)
         square = (case.velocity(weights[v]) ** 2).sum()
-        assert record[v, kernel.GRADIENT] == pytest.approx(square, rel=1e-9)
+        assert controls[v, kernel.GRADIENT] == pytest.approx(square, rel=1e-9)
 
 
 def test_error_follows_the_tolerance() -> None:
@@ -164,10 +164,10 @@ def test_error_follows_the_tolerance() -> None:
     exact, _ = run(case, flat, rtol=1e-13, end=3.0)
     errors, estimates, steps = [], [], []
     for rtol in (1e-5, 1e-7, 1e-9):
-        weights, record = run(case, flat, rtol=rtol, end=3.0)
+        weights, controls = run(case, flat, rtol=rtol, end=3.0)
         errors.append(np.sqrt(((weights - exact) ** 2).sum(1).max()))
-        estimates.append(record[:, kernel.ERROR].max())
-        steps.append(record[:, kernel.ACCEPTED].mean())
+        estimates.append(controls[:, kernel.ERROR].max())
+        steps.append(controls[:, kernel.ACCEPTED].mean())
     assert errors[1] < errors[0] / 20
     assert errors[2] < errors[1] / 20
     assert errors[2] < 1e-7
@@ -180,9 +180,9 @@ def test_error_follows_the_tolerance() -> None:
 def test_conserved_quantities_hardly_drift(scale: float | None) -> None:
     case = problem((5,) * 11 if scale is None else MLP)
     flat = near_identity(case, 4) if scale is None else gaussian(case, scale, 4)
-    weights, record = run(case, flat, rtol=1e-10, tolerance=1e-8)
-    assert (record[:, kernel.STATE] == kernel.CONVERGED).all()
-    assert (record[:, kernel.GRADIENT] <= 1e-16).all()
+    weights, controls = run(case, flat, rtol=1e-10, tolerance=1e-8)
+    assert (controls[:, kernel.STATE] == kernel.CONVERGED).all()
+    assert (controls[:, kernel.GRADIENT] <= 1e-16).all()
     for before, after in zip(flat, weights, strict=True):
         assert np.abs(after - before).max() > 1e-2
         assert case.drift(before, after) < 1e-8
@@ -190,37 +190,37 @@ def test_conserved_quantities_hardly_drift(scale: float | None) -> None:
 
 def test_leaves_the_saddle_and_arrives() -> None:
     case = problem(MLP)
-    _, record = run(case, gaussian(case, 0.05, 8), tolerance=1e-10)
-    assert (record[:, kernel.STATE] == kernel.CONVERGED).all()
-    assert (record[:, kernel.EXCESS] < 1e-18).all()
-    assert record[:, kernel.TIME].min() > 5e5
-    assert (record[:, kernel.ACCEPTED] + record[:, kernel.REJECTED]).max() < 1000
+    _, controls = run(case, gaussian(case, 0.05, 8), tolerance=1e-10)
+    assert (controls[:, kernel.STATE] == kernel.CONVERGED).all()
+    assert (controls[:, kernel.EXCESS] < 1e-18).all()
+    assert controls[:, kernel.TIME].min() > 5e5
+    assert (controls[:, kernel.ACCEPTED] + controls[:, kernel.REJECTED]).max() < 1000
     # a smaller start arrives after times whose rounding exceeds the last steps
-    _, record = run(case, gaussian(case, 0.005, 4), tolerance=1e-10)
-    assert (record[:, kernel.STATE] == kernel.CONVERGED).all()
-    assert record[:, kernel.TIME].min() > 1e13
+    _, controls = run(case, gaussian(case, 0.005, 4), tolerance=1e-10)
+    assert (controls[:, kernel.STATE] == kernel.CONVERGED).all()
+    assert controls[:, kernel.TIME].min() > 1e13
     # the saddle itself has no gradient but is no minimiser
-    _, record = run(case, np.zeros((1, case.parameters)), tolerance=1e-10, max_steps=400)
-    assert record[0, kernel.STATE] == kernel.STALLED
+    _, controls = run(case, np.zeros((1, case.parameters)), tolerance=1e-10, max_steps=400)
+    assert controls[0, kernel.STATE] == kernel.STALLED
 
 
 def test_gradient_falls_far_below_the_tolerance_of_the_steps() -> None:
     case = problem(MLP)
     for rtol in (1e-4, 1e-8):
-        _, record = run(case, gaussian(case, 0.4, 8), rtol=rtol, tolerance=1e-12)
-        assert (record[:, kernel.STATE] == kernel.CONVERGED).all()
+        _, controls = run(case, gaussian(case, 0.4, 8), rtol=rtol, tolerance=1e-12)
+        assert (controls[:, kernel.STATE] == kernel.CONVERGED).all()
 
 
 @pytest.mark.parametrize("widths", [MLP, (3, 7, 2, 5, 1), RESIDUAL])
 def test_bits_do_not_depend_on_the_company(widths: tuple[int, ...]) -> None:
     case, flat = start(widths, 11)
     ends = np.where(np.arange(11) % 3 == 0, 1.5, np.inf)
-    weights, record = run(case, flat, tolerance=1e-9, end=ends)
-    assert set(record[:, kernel.STATE]) == {kernel.CONVERGED, kernel.REACHED}
+    weights, controls = run(case, flat, tolerance=1e-9, end=ends)
+    assert set(controls[:, kernel.STATE]) == {kernel.CONVERGED, kernel.REACHED}
 
     def same(other: tuple[Array, Array], keep: object = slice(None)) -> None:
         np.testing.assert_array_equal(other[0], weights[keep])  # type: ignore[index]
-        np.testing.assert_array_equal(other[1], record[keep])  # type: ignore[index]
+        np.testing.assert_array_equal(other[1], controls[keep])  # type: ignore[index]
 
     same(run(case, flat, tolerance=1e-9, end=ends, threads=2))
     same(run(case, flat, tolerance=1e-9, end=ends, steps=7))
@@ -256,51 +256,51 @@ def test_ends() -> None:
     case = problem(MLP)
     flat = gaussian(case, 0.4, 4)
     # no steps beyond max_steps, and the lane says so
-    _, record = run(case, flat, max_steps=10)
-    assert (record[:, kernel.STATE] == kernel.STALLED).all()
-    assert (record[:, kernel.ACCEPTED] + record[:, kernel.REJECTED] == 10).all()
+    _, controls = run(case, flat, max_steps=10)
+    assert (controls[:, kernel.STATE] == kernel.STALLED).all()
+    assert (controls[:, kernel.ACCEPTED] + controls[:, kernel.REJECTED] == 10).all()
     # an end in the past: nothing moves
-    weights, record = run(case, flat, end=np.array([0.0, -1.0, 0.0, 1.0]))
-    assert (record[:, kernel.STATE] == kernel.REACHED).all()
+    weights, controls = run(case, flat, end=np.array([0.0, -1.0, 0.0, 1.0]))
+    assert (controls[:, kernel.STATE] == kernel.REACHED).all()
     np.testing.assert_array_equal(weights[:3], flat[:3])
-    assert (record[:3, kernel.TIME] == 0).all()
+    assert (controls[:3, kernel.TIME] == 0).all()
 
     # networks that ended are left alone
-    def end_first(record: Array) -> None:
-        record[0, kernel.STATE] = kernel.CONVERGED
+    def end_first(controls: Array) -> None:
+        controls[0, kernel.STATE] = kernel.CONVERGED
 
-    other, record = run(case, flat, end=1.0, before=end_first)
+    other, controls = run(case, flat, end=1.0, before=end_first)
     np.testing.assert_array_equal(other[0], flat[0])
     np.testing.assert_array_equal(other[3], weights[3])
-    assert record[0, kernel.TIME] == 0
+    assert controls[0, kernel.TIME] == 0
 
 
 def test_goes_on_from_an_end() -> None:
     case = problem(MLP)
     flat = gaussian(case, 0.4, 3)
     straight, once = run(case, flat, rtol=1e-11, end=2.0)
-    record, weights = kernel.new_record(3), flat.copy()
+    controls, weights = kernel.new_controls(3), flat.copy()
     for end in np.linspace(0, 2, 41)[1:]:
-        record[:, kernel.END] = end
-        record[:, kernel.STATE] = kernel.RUNNING
+        controls[:, kernel.END] = end
+        controls[:, kernel.STATE] = kernel.RUNNING
         settings = kernel.Settings(1e-11, 1e-14, 0.0, 0.0, -1.0, 1e5)
         call = (queue_of(range(3)), empty_seats(4), 10**5)
-        flow((0.0,) * 4, weights, case.network, record, settings, *call)
-        assert (record[:, kernel.TIME] == end).all()
+        flow((0.0,) * 4, weights, case.network, controls, settings, *call)
+        assert (controls[:, kernel.TIME] == end).all()
     assert np.abs(weights - straight).max() < 1e-9
     # the stops cost at most a step each: the step for what follows is kept
-    assert (record[:, kernel.ACCEPTED] <= once[:, kernel.ACCEPTED] + 40).all()
+    assert (controls[:, kernel.ACCEPTED] <= once[:, kernel.ACCEPTED] + 40).all()
 
 
 def test_steps_below_the_rounding_of_time_count() -> None:
     case = problem(MLP)
     flat = gaussian(case, 0.4, 4)
 
-    def late(record: Array) -> None:
-        record[:, kernel.TIME] = 1e17
+    def late(controls: Array) -> None:
+        controls[:, kernel.TIME] = 1e17
 
     expected, _ = run(case, flat, rtol=1e-10, end=16.0)
-    weights, record = run(case, flat, rtol=1e-10, end=1e17 + 16, before=late)
-    assert record[:, kernel.ACCEPTED].min() > 32
-    assert (record[:, kernel.TIME] == 1e17 + 16).all()
+    weights, controls = run(case, flat, rtol=1e-10, end=1e17 + 16, before=late)
+    assert controls[:, kernel.ACCEPTED].min() > 32
+    assert (controls[:, kernel.TIME] == 1e17 + 16).all()
     assert np.abs(weights - expected).max() < 1e-11

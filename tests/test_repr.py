@@ -72,5 +72,5 @@ def test_one_line(record, line):
 def test_a_trace_names_what_was_recorded():
     recording = flatmin.Recording(10, ("excess_risk", "sharpness", "spectral_norm"))
     outcome = flatmin.descend(ROWS, START, 1e-3, 100, recording=recording)
-    line = "Trace(records=11, networks=3, quantities=[excess_risk, sharpness, spectral_norm])"
+    line = "Trace(entries=11, networks=3, quantities=[excess_risk, sharpness, spectral_norm])"
     assert repr(outcome.recorded) == line

@@ -114,10 +114,10 @@ class Backend:
         raise NotImplementedError
 
     def trace(
-        self, packed: Packed, block: int, begin: int, every: int, records: int, number: int,
+        self, packed: Packed, block: int, begin: int, every: int, entries: int, number: int,
         recording: Recording,
     ) -> Float:  # fmt: skip
-        """Take `records` times `every` steps; `[record, quantity, lane]` as `trace_block` has."""
+        """Take `entries` times `every` steps; `[entry, quantity, lane]` as `trace_block` has."""
         raise NotImplementedError
 
 
@@ -184,7 +184,7 @@ class SamplesBackend(Backend):
     def advance(
         self, packed: Packed, block: int, begin: int, steps: int, rows: Float | None = None
     ) -> None:
-        """Steps by the compiled kernel; `rows` are records of as many steps each."""
+        """Steps by the compiled kernel; `rows` are entries of as many steps each."""
         from flatmin.lanes.samples_descent import descend_samples
 
         lanes = packed.weights.shape[2]
@@ -203,10 +203,10 @@ class SamplesBackend(Backend):
         return packed.weights[block, : self.range_dimension].T.astype(float)
 
     def trace(
-        self, packed: Packed, block: int, begin: int, every: int, records: int, number: int,
+        self, packed: Packed, block: int, begin: int, every: int, entries: int, number: int,
         recording: Recording,
     ) -> Float:  # fmt: skip
-        """Records by the kernel, or one at a time if there is what it does not know: sharpness,
+        """Entries by the kernel, or one at a time if there is what it does not know: sharpness,
         by Lanczos from the last eigenvector, and distances.
 
         The extremes of the distance are those of the steps at which sharpness is measured.
@@ -214,16 +214,16 @@ class SamplesBackend(Backend):
         sharp = packed.vectors.size > 0
         known = not (sharp or (self._architecture.linear and "distance" in recording.quantities))
         if known and every > 0:
-            out = _blank(records, False, packed.weights.shape[2], self.kind)
-            self.advance(packed, block, begin, every * records, out)
+            out = _blank(entries, False, packed.weights.shape[2], self.kind)
+            self.advance(packed, block, begin, every * entries, out)
             return out
-        out = _blank(records, sharp, packed.weights.shape[2])
+        out = _blank(entries, sharp, packed.weights.shape[2])
         one_by_one, extremes = min(recording.sharpness_steps, every), packed.extremes[block]
-        for record in range(records):
+        for entry in range(entries):
             before = packed.left[block].copy()
             if not np.any((packed.rate[block] > 0) & (before > 0)):
                 break
-            at = begin + record * every
+            at = begin + entry * every
             if one_by_one < every or every == 0:
                 self.advance(packed, block, at, every - one_by_one)
             found = []
@@ -250,7 +250,7 @@ class SamplesBackend(Backend):
                 rows += [value[-1], residual[-1], products.sum(axis=0)]
                 rows += [value.min(axis=0), value.max(axis=0)]
             for column, row in enumerate(rows):
-                out[record, column, going] = row[going]
+                out[entry, column, going] = row[going]
             extremes[0::2], extremes[1::2] = np.inf, -np.inf
         return out
 
@@ -324,14 +324,14 @@ class LinearBackend(Backend):
         )  # fmt: skip
 
     def trace(
-        self, packed: Packed, block: int, begin: int, every: int, records: int, number: int,
+        self, packed: Packed, block: int, begin: int, every: int, entries: int, number: int,
         recording: Recording,
     ) -> Float:  # fmt: skip
-        """Records by the compiled kernel."""
+        """Entries by the compiled kernel."""
         from flatmin.lanes.traced_descent import Spectrum, trace_block
 
         lanes = packed.weights.shape[2]
-        out = _blank(records, packed.vectors.size > 0, lanes)
+        out = _blank(entries, packed.vectors.size > 0, lanes)
         spectrum = Spectrum(
             packed.vectors, self._probe, recording.sharpness_steps,
             recording.sharpness_tolerance, 2000, min(BASIS, self.range_dimension),
@@ -350,9 +350,9 @@ BACKENDS: dict[Family, Any] = {
 }
 
 
-def _blank(records: int, sharp: bool, lanes: int, kind: Any = float) -> Float:
-    """Records `[record, quantity, lane]` as `trace_block` has them, not filled."""
+def _blank(entries: int, sharp: bool, lanes: int, kind: Any = float) -> Float:
+    """Entries `[entry, quantity, lane]` as `trace_block` has them, not filled."""
     from flatmin.lanes.traced_descent import COLUMNS, SHARPNESS_COLUMNS
 
     quantities = len(COLUMNS) + (len(SHARPNESS_COLUMNS) if sharp else 0)
-    return np.full((records, quantities, lanes), np.nan, dtype=kind)
+    return np.full((entries, quantities, lanes), np.nan, dtype=kind)

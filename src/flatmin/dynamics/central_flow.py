@@ -174,7 +174,7 @@ class _Records:
         self._values: dict[str, list[Float]] = {}
 
     def keep(self, going: Whole) -> None:
-        """One record."""
+        """One entry."""
         networks = self._networks
         row = {
             "amplitude": networks.swing[going],

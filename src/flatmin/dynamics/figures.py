@@ -56,8 +56,8 @@ def draw_trace(
 ) -> None:
     """A recorded quantity on a logarithmic axis: all that lies between its extremes, or its line.
 
-    Of gradient descent the extremes since the record before are known (`Recording`); a line through
-    the records themselves would hide that it alternates from step to step.
+    Of gradient descent the extremes since the entry before are known (`Recording`); a line through
+    the entries themselves would hide that it alternates from step to step.
     """
     ends = [trace[end] for end in (f"{name}_low", f"{name}_high") if end in trace]
     ends = [end.where(end > 0) for end in ends if end.notna().any()]
@@ -119,7 +119,7 @@ def training_figure(
     ):
         for i, name in enumerate(names):
             right.plot(along, trace[name], color=colour, lw=0.9, label=label if i == 0 else None)
-    right.set(ylabel="per layer, at the records", ylim=(0.0, None))
+    right.set(ylabel="per layer, at the entries", ylim=(0.0, None))
     for panel in panels:
         panel.set_xlabel(words)
         if linear is not None:

@@ -104,7 +104,7 @@ def flow(
     if recording is not None:
         recording.check_for(architecture)
         if recording.most is not None and len(ensemble) > 1:
-            raise SettingError("a recording with `most` records is for one network")
+            raise SettingError("a recording with `most` entries is for one network")
     settled = below_saddles(regression, architecture)
     goal = check_share("learned_at", learned_at) * regression.excess_at_zero
     most = float(check_count("max_steps", max_steps))
@@ -117,7 +117,7 @@ def flow(
 
 
 class _Flow:
-    """An ensemble on its way: weights, the integrator's records and the rows of the trace."""
+    """An ensemble on its way: weights, the integrator's controls and the entries of the trace."""
 
     def __init__(
         self,
@@ -133,8 +133,8 @@ class _Flow:
         self._task, self._settings = task(regression, architecture), settings
         self._initial = ensemble.flat()
         self._weights = self._initial.copy()
-        self._record = kernel.new_record(len(ensemble))
-        self._record[:, kernel.END] = end
+        self._controls = kernel.new_controls(len(ensemble))
+        self._controls[:, kernel.END] = end
         one, target = architecture.family is Family.ONE_OUTPUT, regression.w_star.T
         self._network = linear(
             (architecture.inputs, *architecture.widths),
@@ -166,7 +166,7 @@ class _Flow:
                 until += self._every
 
     def _field(self, column: int) -> Float:
-        return np.asarray(self._record[:, column].copy())
+        return np.asarray(self._controls[:, column].copy())
 
     @property
     def _time(self) -> Float:
@@ -184,7 +184,7 @@ class _Flow:
             while not cancelled.is_set() and (not begun or np.any(seats >= 0)):
                 begun = True
                 attempted = advance(
-                    lanes, self._weights, self._network, self._record, self._settings,
+                    lanes, self._weights, self._network, self._controls, self._settings,
                     queue, seats, steps,
                 )  # fmt: skip
                 if progress is not None:
@@ -242,7 +242,7 @@ class _Flow:
     def _sharpness(
         self, flat: Float, members: Whole, number: int, tolerance: float
     ) -> dict[str, Float]:
-        """Sharpness of some networks for record `number`, from their last eigenvectors."""
+        """Sharpness of some networks for entry `number`, from their last eigenvectors."""
         start: Float | None = self._vectors[members]
         # A start without a random part could follow an eigenvector that is no longer the top.
         if number == 0 or number % 8 == 1 or not np.all(np.any(start, axis=1)):

@@ -81,7 +81,7 @@ class Outcome(Shown):
 
     @property
     def trace(self) -> pd.DataFrame:
-        """What was recorded, a row a record; of several networks with the column `network`."""
+        """What was recorded, a row an entry; of several networks with the column `network`."""
         import pandas as pd
 
         found = self._recorded()

@@ -40,12 +40,12 @@ class Recording:
     for others now and then, and proves nothing. `sharpness` of the final weights does.
 
     At the edge of stability these alternate from step to step, and one value in `every` draws a
-    curve that is not there. So a record of gradient descent also holds the least and the largest
-    value since the record before, `<name>_low` and `<name>_high`: over every step, but sharpness
+    curve that is not there. So an entry of gradient descent also holds the least and the largest
+    value since the entry before, `<name>_low` and `<name>_high`: over every step, but sharpness
     over the last `sharpness_steps` steps only, as it costs more than a step (and so the distance
     of networks with several outputs).
 
-    A flow ends nobody knows after how many steps: where it would have more than `most` records,
+    A flow ends nobody knows after how many steps: where it would have more than `most` entries,
     every other one is dropped and `every` doubled.
     """
 
@@ -69,7 +69,7 @@ class Recording:
 
     @property
     def columns(self) -> list[str]:
-        """The numbers per network in a record of gradient descent."""
+        """The numbers per network in an entry of gradient descent."""
         names = []
         for name in self.quantities:
             if name in NETWORK_MEASURES:
@@ -86,10 +86,10 @@ class Recording:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """Recorded quantities: `values[name]` is `[record, network]`, or `[record, network, layer]`.
+    """Recorded quantities: `values[name]` is `[entry, network]`, or `[entry, network, layer]`.
 
-    `step[record]` counts steps; for flows `time[record, network]` is the time. For descent
-    `name_low` and `name_high` are the extremes since the record before (see `Recording`). After the
+    `step[entry]` counts steps; for flows `time[entry, network]` is the time. For descent
+    `name_low` and `name_high` are the extremes since the entry before (see `Recording`). After the
     end of a run its entries are NaN.
     """
 
@@ -99,7 +99,7 @@ class Trace:
     def __repr__(self) -> str:
         names = ", ".join(name for name in self.values if name in recordable())
         networks = next((values.shape[1] for values in self.values.values()), 0)
-        return f"Trace(records={len(self.step)}, networks={networks}, quantities=[{names}])"
+        return f"Trace(entries={len(self.step)}, networks={networks}, quantities=[{names}])"
 
     def frame(self, network: int = 0) -> pd.DataFrame:
         """One network's trace as a pandas frame; layered quantities become name_1, name_2, ..."""

@@ -64,7 +64,7 @@ class Rounds:
         self._budget, self._taken = budget, 0
         self._recording, self._vectors = recording, np.empty((len(state), 0))
         self._waiting: dict[int, list[tuple[int, Whole, NDArray[Any]]]] = {}
-        """Of each block: records, networks and weights whose layers are yet to be measured."""
+        """Of each block: entries, networks and weights whose layers are yet to be measured."""
         self.trace = None if recording is None else self._blank_trace(recording)
 
     @property
@@ -83,19 +83,19 @@ class Rounds:
 
     def _blank_trace(self, recording: Recording) -> Trace:
         count = len(self.state)
-        records = 1 + int(self._budget.max()) // recording.every
+        entries = 1 + int(self._budget.max()) // recording.every
         if "sharpness" in recording.quantities:
             self._vectors = np.tile(start_vector(self._backend.range_dimension), (count, 1))
-        shapes: dict[str, tuple[int, ...]] = {name: (records, count) for name in recording.columns}
+        shapes: dict[str, tuple[int, ...]] = {name: (entries, count) for name in recording.columns}
         for name in recording.layers:
-            shapes[name] = (records, count, LAYER_MEASURES[name].size(self._architecture.depth))
+            shapes[name] = (entries, count, LAYER_MEASURES[name].size(self._architecture.depth))
         numbers = sum(float(np.prod(shape)) for shape in shapes.values())
         check_memory(
-            f"a trace of {records} records of {count} networks", 8 * numbers + 32 * self.state.size
+            f"a trace of {entries} entries of {count} networks", 8 * numbers + 32 * self.state.size
         )
         self._initial = self._weights(self.state)
         values = {name: np.full(shape, np.nan) for name, shape in shapes.items()}
-        return Trace(np.arange(records, dtype=np.int64) * recording.every, values)
+        return Trace(np.arange(entries, dtype=np.int64) * recording.every, values)
 
     def _weights(self, state: NDArray[Any]) -> list[Float]:
         """W_k of each network, from its state."""
@@ -121,7 +121,7 @@ class Rounds:
             progress(int(self.left.sum()))
 
     def _round(self, length: int, threads: int, progress: Progress | None) -> None:
-        """Advance every run still going by `length` steps, rounded up to whole records."""
+        """Advance every run still going by `length` steps, rounded up to whole entries."""
         if self._recording is not None:
             length = -(-length // self._recording.every) * self._recording.every
         packed = self._pack(threads)
@@ -161,7 +161,7 @@ class Rounds:
         return max(1, int(_SLICE_FLOPS / cost))
 
     def _advance(self, packed: Packed, block: int, begin: int, most: int) -> int:
-        """At most so many steps of one block, with the records among them; how many it took."""
+        """At most so many steps of one block, with the entries among them; how many it took."""
         recording = self._recording
         if recording is None:
             self._backend.advance(packed, block, begin, most)
@@ -174,16 +174,16 @@ class Rounds:
             steps = min(most, before)
             self._backend.advance(packed, block, begin, steps)
             return steps
-        # The rest of a record that was begun, one record with its layers, or many in one go.
+        # The rest of an entry that was begun, one entry with its layers, or many in one go.
         single = missing < every or bool(recording.layers)
-        steps, records = (missing, 1) if single else (every, max(1, most // every))
+        steps, entries = (missing, 1) if single else (every, max(1, most // every))
         number = begin // every + 1
-        rows = self._backend.trace(packed, block, begin, steps, records, number, recording)
+        rows = self._backend.trace(packed, block, begin, steps, entries, number, recording)
         self._keep(packed, block, number, rows)
-        return steps * records
+        return steps * entries
 
     def _keep(self, packed: Packed, block: int, first: int, rows: Float) -> None:
-        """Put a block's records `[record, quantity, lane]` where they belong."""
+        """Put a block's entries `[entry, quantity, lane]` where they belong."""
         assert self.trace is not None
         assert self._recording is not None
         values, lanes = self.trace.values, rows.shape[2]
@@ -203,18 +203,18 @@ class Rounds:
                 self._measure_layers(block)
 
     def _measure_layers(self, block: int) -> None:
-        """Measure the layers of a block's records that wait for it."""
+        """Measure the layers of a block's entries that wait for it."""
         if not (waiting := self._waiting.pop(block, None)):
             return
         assert self.trace is not None
         assert self._recording is not None
-        records = np.concatenate([np.full(len(some), first) for first, some, _ in waiting])
+        entries = np.concatenate([np.full(len(some), first) for first, some, _ in waiting])
         networks = np.concatenate([some for _, some, _ in waiting])
         layers = self._weights(np.concatenate([state for *_, state in waiting]))
         initial = [w[networks] for w in self._initial]
         for name in self._recording.layers:
             measured = LAYER_MEASURES[name](layers, initial, self._task)
-            self.trace.values[name][records, networks] = measured
+            self.trace.values[name][entries, networks] = measured
 
     def _pack(self, threads: int) -> Packed:
         """Runs still going, sorted by steps left so that the lanes of a block end together."""

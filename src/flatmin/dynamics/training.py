@@ -317,7 +317,7 @@ def train(
 
     `method` is one of `methods`, or a learning rate (a number or such as "0.5critical") says that
     it is gradient descent. All `quantities` that such networks have are recorded unless some are
-    named; then sharpness is measured at the last two steps before a record only. `advice` is what
+    named; then sharpness is measured at the last two steps before an entry only. `advice` is what
     the rate was taken from, to be shown with the run.
 
     >>> from flatmin.data.sets import paper_samples
@@ -388,7 +388,7 @@ def share_of_edge(
 
 
 def sharpness_steps(architecture: Architecture, every: int, steps: int) -> int:
-    """How many of the steps between two records sharpness is measured at."""
+    """How many of the steps between two entries sharpness is measured at."""
     if architecture.family is not Family.ONE_OUTPUT:
         return 2
     return max(2, min(every, MEASUREMENTS * every // steps))

@@ -89,27 +89,27 @@ def _counted(typing, counter):
 
 
 @helper
-def _sit(lane, network, weights, record, w, row):
+def _sit(lane, network, weights, controls, w, row):
     """A network takes a lane of w and row."""
     for j in range(len(w)):
         w[j, lane] = weights[network, j]
     for j in range(FIELDS):
-        row[j, lane] = record[network, j]
+        row[j, lane] = controls[network, j]
 
 
 @helper
-def _rise(lane, network, weights, record, w, row):
+def _rise(lane, network, weights, controls, w, row):
     """A network's numbers return from its lane; returns how many steps it attempted there."""
-    before = record[network, ACCEPTED] + record[network, REJECTED]
+    before = controls[network, ACCEPTED] + controls[network, REJECTED]
     for j in range(len(w)):
         weights[network, j] = w[j, lane]
     for j in range(FIELDS):
-        record[network, j] = row[j, lane]
-    return record[network, ACCEPTED] + record[network, REJECTED] - before
+        controls[network, j] = row[j, lane]
+    return controls[network, ACCEPTED] + controls[network, REJECTED] - before
 
 
 @helper
-def _fill(lane, seats, queue, weights, record, w, row):
+def _fill(lane, seats, queue, weights, controls, w, row):
     """The next network of the queue takes a lane, or none does."""
     seats[lane] = -1
     row[STATE, lane] = EMPTY
@@ -118,7 +118,7 @@ def _fill(lane, seats, queue, weights, record, w, row):
         place = _counted(queue.taken)
         if place < len(queue.waiting):
             seats[lane] = queue.waiting[place]
-            _sit(lane, seats[lane], weights, record, w, row)
+            _sit(lane, seats[lane], weights, controls, w, row)
 
 
 # --- new weights and errors ----------------------------------------------------------------------
@@ -221,13 +221,13 @@ def integrator(slopes: Slopes) -> Any:
                 total = fma(squares, b[0] * b[0], total)
         return total
 
-    def flow(lanes, weights, network, record, settings, queue, seats, steps):
+    def flow(lanes, weights, network, controls, settings, queue, seats, steps):
         """Advance networks of the queue, as many at once as lanes, by `steps` steps of all lanes.
 
         lanes      tuple of n floats; only its length, the lane count, is used
         weights    [network, P], changed in place
         network    a `Linear` of `layout`
-        record     [network, FIELDS], changed in place: a `Control` each, of `new_record`
+        controls   [network, FIELDS], changed in place: a `Control` each, of `new_controls`
         settings   of `step_control`
         queue      a `Queue`
         seats      [n] the network in each lane or -1: what a thread has begun and goes on with
@@ -249,9 +249,9 @@ def integrator(slopes: Slopes) -> Any:
         fields = buffer[2 * size * n : (2 * size + FIELDS + 1) * n].reshape(FIELDS + 1, n)
         for lane in range(n):
             if seats[lane] >= 0:
-                _sit(lane, seats[lane], weights, record, own, fields)
+                _sit(lane, seats[lane], weights, controls, own, fields)
             else:
-                _fill(lane, seats, queue, weights, record, own, fields)
+                _fill(lane, seats, queue, weights, controls, own, fields)
         attempted, tried = 0.0, 0
         while True:
             c = Control(*take(row, FIELDS, 1))
@@ -266,8 +266,8 @@ def integrator(slopes: Slopes) -> Any:
                 gone[0] = where(running | (c.state == EMPTY), 0.0, 1.0)
                 for lane in range(n):
                     if fields[FIELDS, lane] > 0.0:
-                        attempted += _rise(lane, seats[lane], weights, record, own, fields)
-                        _fill(lane, seats, queue, weights, record, own, fields)
+                        attempted += _rise(lane, seats[lane], weights, controls, own, fields)
+                        _fill(lane, seats, queue, weights, controls, own, fields)
                 continue
             h = c.step
             if not all_lanes(~running | (h > 0.0)):
@@ -283,7 +283,7 @@ def integrator(slopes: Slopes) -> Any:
             tried += 1
         for lane in range(n):
             if seats[lane] >= 0:
-                attempted += _rise(lane, seats[lane], weights, record, own, fields)
+                attempted += _rise(lane, seats[lane], weights, controls, own, fields)
         return attempted
 
     # Compiled forms are kept by this name.

@@ -91,14 +91,14 @@ def _derive(w, network, a, s, step):
     error = b[s * d :]
     for j in range(d):
         error[j] = error[j] - network.target[j]
-    risk = input_gradient(network.sigma, error, a[s * d :])
+    excess = input_gradient(network.sigma, error, a[s * d :])
     for k in range(depth - 1):
         here, there = SIZE * nodes[k], SIZE * nodes[k + 1]
         rows, columns = widths[k + 1], widths[k]
         _product(
             w[layers[k] :], columns, 1, a[here:], columns, b[there:], a[there:], rows, s, step, dots
         )
-    return risk
+    return excess
 
 
 @inlined

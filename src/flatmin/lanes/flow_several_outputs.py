@@ -104,12 +104,12 @@ def _derive(w, network, slopes, s, step):
         rows, columns, above = widths[k + 1], widths[k], b[outputs * nodes[k + 1] :]
         layer, here = there[layers[k] :], b[outputs * nodes[k] :]
         _product(above, rows, 1, layer, columns, 1, rows, here, outputs, columns)
-    risk = 0.0
+    excess = 0.0
     for i in range(outputs):
         error = b[i * d :]
         for j in range(d):
             error[j] = error[j] - network.target[i, j]
-        risk = risk + input_gradient(network.sigma, error, c[i * d :])
+        excess = excess + input_gradient(network.sigma, error, c[i * d :])
     for k in range(depth - 1):
         rows, columns, above = widths[k + 1], widths[k], b[outputs * nodes[k + 1] :]
         here, up, layer = c[outputs * nodes[k] :], c[outputs * nodes[k + 1] :], there[layers[k] :]
@@ -118,7 +118,7 @@ def _derive(w, network, slopes, s, step):
     for j in range(size - layers[depth - 1]):
         slope[layers[depth - 1] + j] = c[outputs * nodes[depth - 1] + j]
     slopes[SIZE * size] = 1.0
-    return risk
+    return excess
 
 
 @inlined

@@ -196,13 +196,13 @@ def descend_block(lanes, weights, network, runs, stop, momentum, form, begin, st
     eta, todo = vectors(lanes, runs.rate)[0], vectors(lanes, runs.left)[0]
     step = 0
     while True:
-        # the last pass has rate 0: it only measures the risk and the gradient
+        # the last pass has rate 0: it only measures the excess risk and the gradient
         measure = step == steps or (step % stop.check == 0 and all_lanes(eta == 0.0))
         # In a lane that overflows e' Sigma e can come out as -inf.
-        risk = absolute(backward(w, network, b, error, a, form))
+        excess = absolute(backward(w, network, b, error, a, form))
 
-        # a lane stops at rate 0: no steps left, or the risk beyond the limit or NaN
-        fine = risk < stop.limit
+        # a lane stops at rate 0: no steps left, or the excess beyond the limit or NaN
+        fine = excess < stop.limit
         eta = where(fine & (todo > 0.5), eta, 0.0)
         if not all_lanes(fine):
             _clear(~fine, a, 2 * size)
@@ -211,14 +211,14 @@ def descend_block(lanes, weights, network, runs, stop, momentum, form, begin, st
         check = (begin + step + 1) % stop.check == 0
         forward(w, network, b, a, move, momentum, form, check or measure or watched)
         if watched and step > 0:
-            widen(extremes, risk)
+            widen(extremes, excess)
             widen(extremes[2:], dot(error, error, d))
             widen(extremes[4:], gradient_square(a, b, network.layout))
         if measure:
             square, apart = gradient_square(a, b, network.layout), dot(error, error, d)
             vectors(lanes, runs.rate)[0] = eta
             vectors(lanes, runs.left)[0] = todo
-            vectors(lanes, runs.excess)[0] = where(fine, risk, np.inf)
+            vectors(lanes, runs.excess)[0] = where(fine, excess, np.inf)
             vectors(lanes, runs.gradient)[0] = where(fine, square, np.inf)
             vectors(lanes, runs.distance)[0] = where(fine, apart, np.inf)
             return
@@ -231,7 +231,7 @@ def descend_block(lanes, weights, network, runs, stop, momentum, form, begin, st
             b_1 = b[nodes[1] :]
             small = dot(b_1, b_1, widths[1])
             small = larger(small * small * stop.relative, stop.tolerance)
-            eta = where((square <= small) & (risk < stop.settled), 0.0, eta)
+            eta = where((square <= small) & (excess < stop.settled), 0.0, eta)
 
 
 @compiled

@@ -128,24 +128,24 @@ def fill_inputs(h, network, start, count, size):
 
 
 @inlined
-def residual(network, start, s, size, count, risk):
-    """s_L <- (2/samples) (f - y) [p], and risk plus the squares of f - y."""
+def residual(network, start, s, size, count, total):
+    """s_L <- (2/samples) (f - y) [p], and total plus the squares of f - y."""
     p, target = network.p, network.target
     outputs, samples = target.shape
     for e in range(count):
         if len(p) == 0:
             for i in range(outputs):
                 error = s[i * size + e] - target[i, start + e]
-                risk = fma(error, error, risk)
+                total = fma(error, error, total)
                 s[i * size + e] = 2.0 / samples * error
         else:
             error = fma(p[0], s[e], -target[0, start + e])
             for i in range(1, len(p)):
                 error = fma(p[i], s[i * size + e], error)
-            risk = fma(error, error, risk)
+            total = fma(error, error, total)
             for i in range(len(p)):
                 s[i * size + e] = p[i] * (2.0 / samples * error)
-    return risk
+    return total
 
 
 @helper
@@ -188,9 +188,9 @@ def _square(g, size):
 
 
 @inlined
-def _record(row, extremes, risk, square, whole):
-    """A row of `traced_descent`, of the lanes in `whole`; the extremes begin anew."""
-    put(row, 1, (risk, splat(risk, np.nan), square))
+def _put_entry(row, extremes, excess, square, whole):
+    """An entry as in `traced_descent`, of the lanes in `whole`; the extremes begin anew."""
+    put(row, 1, (excess, splat(excess, np.nan), square))
     for i in range(3):
         row[3 + 2 * i] = smaller(extremes[2 * i], row[i])
         row[4 + 2 * i] = larger(extremes[2 * i + 1], row[i])
@@ -212,25 +212,25 @@ def _descend_block(
     before = todo
     step = 0
     while True:
-        # the last pass moves nothing: it only measures the risk and the gradient
+        # the last pass moves nothing: it only measures the excess risk and the gradient
         measure = step == steps or (step % stop.check == 0 and all_lanes(eta == 0.0))
         total = _sweeps(w, network, h, s, g, tile, step == 0)
-        risk = total / len(network.inputs) - network.floor
+        excess = total / len(network.inputs) - network.floor
 
-        # a lane stops at rate 0: no steps left, or the risk beyond the limit or NaN
-        fine = risk < stop.limit
+        # a lane stops at rate 0: no steps left, or the excess beyond the limit or NaN
+        fine = excess < stop.limit
         eta = where(fine & (todo > 0.0), eta, 0.0)
         if watched and step > 0:
-            widen(extremes, risk)
+            widen(extremes, excess)
             widen(extremes[4:], _square(g, size))
             if step % every == 0 and step // every <= len(rows):
                 row, whole = vectors(lanes, rows[step // every - 1]), before - todo == every
-                _record(row, extremes, risk, _square(g, size), fine & whole)
+                _put_entry(row, extremes, excess, _square(g, size), fine & whole)
                 before = todo
         if measure:
             vectors(lanes, runs.rate)[0] = eta
             vectors(lanes, runs.left)[0] = todo
-            vectors(lanes, runs.excess)[0] = risk
+            vectors(lanes, runs.excess)[0] = excess
             vectors(lanes, runs.gradient)[0] = where(fine, _square(g, size), np.inf)
             return
         moving = eta > 0.0
@@ -247,7 +247,7 @@ def _descend_block(
             if momentum is not None:
                 # A small gradient is no rest if the velocity carries the weights on.
                 square = larger(steady_square(velocity, size, eta, momentum), square)
-            eta = where((square <= stop.tolerance) & (risk < stop.settled), 0.0, eta)
+            eta = where((square <= stop.tolerance) & (excess < stop.settled), 0.0, eta)
 
 
 @compiled
@@ -261,8 +261,8 @@ def descend_samples(
     network   a `Sampled`; runs and stop of `layout`, `relative` and distances without a meaning
     momentum  None, or (keep, push) of `momentum_descent`
     begin     steps taken before this call
-    every     after so many steps, and again, a record is made and runs.extremes begin anew, while
-    rows      [block - first, record, 9, n] has room for it; its columns are those of
+    every     after so many steps, and again, an entry is made and runs.extremes begin anew, while
+    rows      [block - first, entry, 9, n] has room for it; its columns are those of
               `traced_descent` with distances NaN, and lanes that did not take all steps are NaN
     """
     n, layout, samples = len(lanes), network.layout, len(network.inputs)

@@ -100,7 +100,7 @@ def _prepare(w, network, room):
         product(w[layers[k] :], columns, 1, rows, columns, h[nodes[k] * size :], y, size, False)
         if k < depth - 1:
             activate_twice(network.activation, y, s[above:], c[above:], rows * size)
-    risk = residual(network, 0, delta[nodes[depth] * size :], size, count, 0.0)
+    total = residual(network, 0, delta[nodes[depth] * size :], size, count, 0.0)
     for k in range(depth - 1, 0, -1):
         rows, columns, here = widths[k + 1], widths[k] + network.biases, nodes[k] * size
         above = delta[nodes[k + 1] * size :]
@@ -108,7 +108,7 @@ def _prepare(w, network, room):
         for e in range(here, here + widths[k] * size * bent):
             c[e] = c[e] * delta[e]
             delta[e] = s[e] * delta[e]
-    return ~(risk < np.inf)
+    return ~(total < np.inf)
 
 
 @inlined

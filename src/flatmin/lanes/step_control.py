@@ -40,7 +40,7 @@ TINY, HUGE = 1e-300, 1e300
 
 
 class Control(NamedTuple):
-    """What is kept of a network from step to step: its row of the record."""
+    """What is kept of a network from step to step: a row of the controls."""
 
     time: Any  # time is time + time_low, so that steps far below the
     time_low: Any  # rounding of a large time still count
@@ -83,13 +83,13 @@ class Sums(NamedTuple):
     weights: Any
 
 
-def new_record(networks: int) -> Float:
-    """Records [network, FIELDS] at time 0, to be run without end."""
-    record = np.zeros((networks, FIELDS))
-    record[:, PREVIOUS] = LEAST_ERROR
-    record[:, CEILING] = FASTEST
-    record[:, END] = np.inf
-    return record
+def new_controls(networks: int) -> Float:
+    """Controls [network, FIELDS] at time 0, to be run without end."""
+    controls = np.zeros((networks, FIELDS))
+    controls[:, PREVIOUS] = LEAST_ERROR
+    controls[:, CEILING] = FASTEST
+    controls[:, END] = np.inf
+    return controls
 
 
 @inlined
@@ -100,7 +100,7 @@ def eighth(x: Any) -> Any:
 
 @inlined
 def judged(c: Control, excess: Any, gradient: Any, settings: Settings) -> Control:
-    """With risk and squared gradient at the weights, and the states that follow from them."""
+    """With excess risk and squared gradient at the weights, and the states that follow."""
     fine = (c.accepted + c.rejected < settings.max_steps) & (gradient < np.inf)
     # Without any gradient nothing would ever move.
     fine = fine & (gradient > 0.0) & ((c.step == 0.0) | (c.step > fma(2.0**-100, c.time, TINY)))

@@ -1,11 +1,11 @@
 """Descent of one block with measurements in between, all compiled.
 
-Between two records lie `every` steps, a stride. A record is the kernel's own measuring pass, the
-least and the largest excess risk, distance and gradient over the steps of its stride, and, if asked
-for, the sharpness by Lanczos from the last eigenvector, at the last `window` steps of the stride:
-at the edge of stability all of them may alternate from step to step, which a value per stride
-would not show. Nothing here touches the weights but the steps themselves, so recording does not
-change a trajectory.
+Between two entries of a trace lie `every` steps, a stride. An entry is the kernel's own measuring
+pass, the least and the largest excess risk, distance and gradient over the steps of its stride,
+and, if asked for, the sharpness by Lanczos from the last eigenvector, at the last `window` steps of
+the stride: at the edge of stability all of them may alternate from step to step, which a value per
+stride would not show. Nothing here touches the weights but the steps themselves, so recording does
+not change a trajectory.
 
 A start vector that follows one eigenvector does not notice when another overtakes it. So at every
 PROBE_EVERY-th measurement a fixed random vector is added to the start. That finds others, but does
@@ -36,7 +36,7 @@ COLUMNS = (
     *("distance_low", "distance_high"),
     *("gradient_low", "gradient_high"),
 )
-"""What a record holds of a lane, with the gradient squared."""
+"""What an entry holds of a lane, with the gradient squared."""
 
 SHARPNESS_COLUMNS = (
     *("sharpness", "sharpness_residual", "sharpness_products"),
@@ -62,14 +62,14 @@ class Spectrum(NamedTuple):
 def trace_block(
     lanes, weights, network, runs, stop, rule, form, begin, every, number, spectrum, block, out
 ):  # fmt: skip
-    """Take `every` steps, then fill out[record], for each record of a block.
+    """Take `every` steps, then fill out[entry], for each entry of a block.
 
     runs      whose extremes hold what the steps of this stride that were taken before led to, or
-              infinities; infinities again after each record
-    begin     steps taken before;  number: of the first of these records in the whole run
-    out       [record, quantity, n] with COLUMNS, or COLUMNS and SHARPNESS_COLUMNS: the sharpness,
+              infinities; infinities again after each entry
+    begin     steps taken before;  number: of the first of these entries in the whole run
+    out       [entry, quantity, n] with COLUMNS, or COLUMNS and SHARPNESS_COLUMNS: the sharpness,
               its residual and its products in all, and its least and largest value over the last
-              min(window, every) steps. Lanes that had stopped before the steps of a record are
+              min(window, every) steps. Lanes that had stopped before the steps of an entry are
               NaN in it; it ends early when all have.
     """
     w, mine, vector = weights[block].reshape(-1), block_of(runs, block), spectrum.starts[block]
@@ -84,7 +84,7 @@ def trace_block(
     one_by_one = min(spectrum.window, every) if measured else 0
     memory = descent_scratch(lanes, network, weights)
     room = sharpness_scratch(lanes, network, vector.reshape(-1), spectrum.basis)
-    for record in range(out.shape[0]):
+    for entry in range(out.shape[0]):
         before = left[0]
         if all_lanes(~((rate[0] > 0.0) & (before > 0.0))):
             return
@@ -95,12 +95,12 @@ def trace_block(
         for part in range(1 + max(one_by_one, 1 if measured else 0)):
             steps = min(every - one_by_one if part == 0 else 1, every - done)
             if steps > 0 or every == 0:
-                at = begin + record * every + done
+                at = begin + entry * every + done
                 descend_block(lanes, w, network, mine, stop, rule, form, at, steps, memory)
             done += steps
             if part == 0:
                 continue
-            if ((number + record) * spectrum.window + part - 1) % PROBE_EVERY == 0:
+            if ((number + entry) * spectrum.window + part - 1) % PROBE_EVERY == 0:
                 for i in range(len(spectrum.probe)):
                     start[i] = start[i] + spectrum.probe[i]
             value, residual, products = block_sharpness(
@@ -108,9 +108,9 @@ def trace_block(
                 spectrum.basis, room,
             )  # fmt: skip
             low, high, spent = smaller(value, low), larger(value, high), spent + products
-        # A record belongs to a lane that took all of its steps and did not diverge in them.
+        # An entry belongs to a lane that took all of its steps and did not diverge in them.
         whole = (before - left[0] == every) & (excess[0] < np.inf)
-        row = vectors(lanes, out[record])
+        row = vectors(lanes, out[entry])
         row[0], row[1], row[2] = excess[0], distance[0], gradient[0]
         for i in range(3):
             row[3 + 2 * i] = smaller(extremes[2 * i], row[i])
