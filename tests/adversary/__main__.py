@@ -33,6 +33,7 @@ def main() -> int:
     print(f"seed {wanted.seed}: repeat with SEED={wanted.seed} CASES={wanted.cases}", flush=True)
     began, shares = time.perf_counter(), sum(PLAN[name].share for name in names)
     counts = {name: Counter[str]() for name in names}
+    worked = dict.fromkeys(names, 0.0)
     failures: list[str] = []
     pieces = []
     for name in names:
@@ -42,19 +43,21 @@ def main() -> int:
             pieces.append((name, some, wanted.seed, wanted.first + first))
     # Not a ProcessPoolExecutor: with max_tasks_per_child it waited for workers that had ended.
     with get_context("spawn").Pool(wanted.jobs, maxtasksperchild=4) as pool:
-        for name, count, found in pool.imap_unordered(numbered_piece, pieces):
+        for name, count, found, seconds in pool.imap_unordered(numbered_piece, pieces):
             counts[name] += count
+            worked[name] += seconds
             failures += [f"{name} {one}" for one in found]
             for one in found:
                 print(f"{name} {one}", flush=True)
             total, seconds = sum(c["cases"] for c in counts.values()), time.perf_counter() - began
             print(f"{total} of {wanted.cases} cases, {seconds:.0f} s", file=sys.stderr, flush=True)
     for name in names:
-        print(f"\n{name}")
+        print(f"\n{name}: {worked[name]:.0f} s of a processor")
         for what, number in counts[name].most_common():
             print(f"{number:7d}  {what}")
     total = sum(count["cases"] for count in counts.values())
-    print(f"\n{total} cases in {time.perf_counter() - began:.0f} s, {len(failures)} failures")
+    print(f"\n{total} cases in {time.perf_counter() - began:.0f} s, "
+          f"{sum(worked.values()):.0f} s of processors, {len(failures)} failures")  # fmt: skip
     print(f"one case again: python -m tests.adversary --only NAME --seed {wanted.seed} "
           "--first NUMBER --cases 1")  # fmt: skip
     return bool(failures)

@@ -19,7 +19,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from flatmin.study import digest
-from flatmin.study.shard_files import encode
+from flatmin.study.index import NAME as INDEX
+from flatmin.study.index import listing
+from flatmin.study.shard_files import encode, file_name
 
 OUTSIDE = "outside"
 
@@ -291,7 +293,7 @@ def record(folder: Path, rng: random.Random) -> None:
             key = rng.choice(sorted(content))
         except (ValueError, TypeError, IndexError, UnicodeDecodeError):
             return
-        odd = [None, 0, -1, 1e308, "", "x", [], {}, [[]], True, {"a": 1}, "[/red]", 2**70]
+        odd = [None, 0, -1, 1e308, "", "x", [], {}, [[]], True, {"a": 1}, "[/red]", 2**70, 10**400]
         content[key] = rng.choice(odd)
         if rng.random() < 0.2:
             content.pop(key)
@@ -379,6 +381,73 @@ def npz(folder: Path, rng: random.Random) -> None:
         np.savez(path, **arrays)
 
 
+def fresh_index(folder: Path, **other: Any) -> None:
+    """The index as it would be had these very files been written or read here, whatever is in them;
+    with `other` values of its own."""
+    path = folder / INDEX
+    content = json.loads(path.read_bytes())
+    stamps = [listing(folder / kind) for kind in ("runs", "traces")]
+    marks = [[there[file_name(name)] for name in content["shards"]] for there in stamps]
+    content["rows"], content["traces"] = ([*zip(*one, strict=True)] for one in marks)
+    path.write_text(json.dumps(content | other))
+
+
+def forged_index(folder: Path, rng: random.Random) -> None:
+    """It speaks for files that were never read, in numbers and words that no run has."""
+    shards_there = len(json.loads((folder / INDEX).read_bytes())["shards"])
+    states = ["settled", "learned", rng.choice(["[/red]", "\x1b[31m", "x" * 500, "diverged"])]
+    odd = [-1, 0, 2**62, 10**300, 3]
+    counts = [[rng.choice(odd) for _ in range(shards_there)] for _ in states]
+    fresh_index(folder, states=states, counts=counts)
+
+
+def index(folder: Path, rng: random.Random) -> None:
+    """An index that is cut, huge, of another study, of other files or no file at all."""
+    path = folder / INDEX
+    text = path.read_text()
+    content = json.loads(text)
+    kind = rng.randrange(9)
+    if kind == 0:
+        path.write_text(text[: rng.randrange(len(text))])
+    elif kind == 1:  # of another study
+        path.write_text(json.dumps(content | {"study": content["study"][::-1]}))
+    elif kind == 2:  # stamps in the wrong places
+        rows = [rng.sample(column, len(column)) for column in content["rows"]]
+        path.write_text(json.dumps(content | {"rows": rows}))
+    elif kind == 3:
+        os.truncate(path, 1 << 40)
+    elif kind == 4:
+        odd = [None, [], {}, "x", 1, [[]], [[1]], [["x"]], "[" * 9, [{}], [[None] * 4] * 4]
+        content[rng.choice(sorted(content))] = rng.choice(odd)
+        path.write_text(json.dumps(content))
+    elif kind == 5:
+        path.write_text(rng.choice(["[" * 100_000, "null", "{}", "", "NaN", '"x"', "9" * 5000]))
+    else:
+        path.unlink()
+        if kind == 6:
+            os.mkfifo(path)
+        elif kind == 7:
+            link_out(path, folder, rng)
+        else:
+            path.mkdir()
+
+
+def flip_in_time(folder: Path, rng: random.Random) -> None:
+    """A bit of a shard, with its size and its time of change as they were."""
+    if path := some(shards(folder), rng):
+        was = path.stat()
+        content = bytearray(path.read_bytes())
+        content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+        path.write_bytes(content)
+        os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
+
+
+def huge(folder: Path, rng: random.Random) -> None:
+    """A file that seems to have a terabyte."""
+    if path := some(anything(folder), rng):
+        os.truncate(path, 1 << 40)
+
+
 class _Touch:
     def __init__(self, path: str) -> None:
         self.path = path
@@ -407,8 +476,10 @@ DAMAGE = {
     "a link out": replaced(link_out), "a loop": replaced(link_loop), "a device": replaced(link_odd),
     "a folder outside": folder_link, "foreign": foreign, "not UTF-8": not_utf8, "record": record,
     "study text": study_text, "spec": toml_text, "bomb": bomb, "leftovers": leftovers,
-    "arrays": npz, "failures": failures,
+    "arrays": npz, "failures": failures, "index": index, "a bit in time": flip_in_time,
+    "huge": huge,
 }  # fmt: skip
 FORGED = {f"forged {name}": forged(change) for name, change in EDITS.items()}
+FORGED["forged index"] = forged_index
 # What no reader can notice of itself: the folder says it consistently.
 UNSEEN = {*FORGED, "study text", "metadata", "record", "swapped", "spliced", "a bit of any file"}

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from adversary.damage import DAMAGE, FORGED, OUTSIDE, UNSEEN
+from adversary.damage import DAMAGE, FORGED, OUTSIDE, UNSEEN, fresh_index
 from adversary.grammar import numbered
 from adversary.watchdog import Answer, Case, Score, Watchdog, _silently
 
@@ -92,6 +92,7 @@ def _files(folder: Path) -> dict[str, bytes]:
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))
         if path.is_file() and not path.is_symlink() and path.name != ".lock"
+        if path.stat().st_size < 1 << 30
     }
 
 
@@ -106,11 +107,15 @@ def _read(files: dict[str, bytes], kind: str) -> pa.Table:
 
 
 class Attack(NamedTuple):
-    """Which damage, in which order, with which random numbers, under which command."""
+    """Which damage, in which order, with which random numbers, under which command.
+
+    `indexed`: the folder was made here, so that its index knows the files before the damage.
+    """
 
     damages: tuple[tuple[str, int], ...]
     command: str
     read_only: bool
+    indexed: bool = False
 
 
 def attacks() -> st.SearchStrategy[Attack]:
@@ -121,6 +126,7 @@ def attacks() -> st.SearchStrategy[Attack]:
         st.lists(damage, min_size=0, max_size=3).map(tuple),
         st.sampled_from([name for name in COMMANDS for _ in range(1 if name in RARE else 4)]),
         st.sampled_from([False] * 7 + [True]),
+        st.booleans(),
     )
 
 
@@ -136,6 +142,8 @@ def case(attack: Attack) -> Case:
         (outside / "shard-0.parquet").write_text("mine")
         os.mkfifo(outside / "fifo")
         os.chmod(folder.parent, 0o755)
+        if attack.indexed:
+            fresh_index(folder / "study")
         for name, seed in attack.damages:
             with _tolerant():
                 (DAMAGE | FORGED)[name](folder / target, random.Random(seed))

@@ -1,10 +1,10 @@
 """kill -9 at random instants: nothing lost, nothing half-written, continuing gives the same.
 
 A case is one command in a fork of a process that has everything imported and compiled, killed
-somewhere between its start and its end, up to four times. What is then on disk must be whole: every
-file that is not hidden is one of those that an undisturbed run writes, and what was finished before
-is still there. Then the same command runs to its end, and all files are those of the undisturbed
-run.
+somewhere between its start and its end, two to five times. What is then on disk must be whole:
+every file that is not hidden is one of those that an undisturbed run writes, and what was finished
+before is still there. Then the same command runs to its end, and all files are those of the
+undisturbed run.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from adversary.folders import SPEC, STUDY, TRAIN
 from adversary.watchdog import Score, _main, _silently
 
 LIMIT_SECONDS = 300.0
+KILLS = 2, 5  # of a case; some come after its end
 REPRODUCE = ("reproduce", "1c", "4c", "--preset", "quick", "--out", "paper", "--json")
 OLDER = ("train", "--depth", "3", "--steps", "30", "--learning-rate", "0.02", "--out", "train")
 
@@ -168,7 +169,7 @@ def attack(number: int, seed: int, score: Score, only: str | None = None) -> str
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_bytes(content)
         there: dict[str, bytes] = {}
-        for _ in range(rng.randint(1, 4)):
+        for _ in range(rng.randint(*KILLS)):
             pid = _start(folder, subject.args)
             time.sleep(rng.uniform(0, 1.2 * whole.seconds))
             score.count["kills"] += _kill(pid) == -signal.SIGKILL
@@ -216,13 +217,14 @@ def _lab(folder: Path, rng: random.Random, score: Score) -> str | None:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     before = set(_everything(folder))
-    pid = _start(folder, (*SUBJECTS["lab"].args, str(port)))
-    if rng.random() < 0.7:
-        _ask(port, LIMIT_SECONDS)
-    time.sleep(rng.uniform(0, 0.5))
-    score.count["kills"] += _kill(pid) == -signal.SIGKILL
-    if left := set(_everything(folder)) - before - {".err"}:
-        return f"lab: left {sorted(left)}"
+    for _ in range(rng.randint(*KILLS)):
+        pid = _start(folder, (*SUBJECTS["lab"].args, str(port)))
+        if rng.random() < 0.5:
+            _ask(port, LIMIT_SECONDS)
+        time.sleep(rng.uniform(0, 0.5))
+        score.count["kills"] += _kill(pid) == -signal.SIGKILL
+        if left := set(_everything(folder)) - before - {".err"}:
+            return f"lab: left {sorted(left)}"
     pid = _start(folder, (*SUBJECTS["lab"].args, str(port)))
     try:
         return None if _ask(port, LIMIT_SECONDS) else "lab: does not answer after a kill"

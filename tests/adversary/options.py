@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import tempfile
 from functools import cache
 from pathlib import Path
 
@@ -11,12 +13,18 @@ from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from adversary.folders import truth
 from adversary.grammar import numbered
 from adversary.watchdog import Case, Watchdog, run_cases
+from flatmin.data.regression import read_regression
+from flatmin.theory.certificate import certify
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "gaussian.csv"
 TABLE = "t.csv"
-FILES = {TABLE: EXAMPLE.read_bytes()}
+ADDRESS = (
+    "seed=0&problem.paper=linear&architecture.depth=2&initialisation.scale=0.4"
+    "&method.learning_rate=0.05&method.steps=20"
+)
 
 # What no option should stumble over. Huge numbers are refused, or end by themselves.
 WORDS = [
@@ -48,7 +56,7 @@ GOOD = {
         *("xavier-normal", "xavier-uniform", "kaiming-normal", "kaiming-uniform", "lecun"),
         "orthogonal",
     ],
-    "activation": ["linear", "tanh"],
+    "activation": ["linear", "tanh", "relu", "gelu-tanh"],
     "learning_rate": ["0.01", "critical", "0.5critical", "1.1critical"],
     "momentum": ["0", "0.5", "0.9"],
     "target": ["y"],
@@ -64,38 +72,55 @@ GOOD = {
     "out": ["folder", "f.png"],
     "figure": ["f.png"],
     "certificate": ["c.json"],
-    "x": ["scale"],
+    "x": ["scale", "depth"],
+    "y": ["sharpness", "learned"],
+    "by": ["depth", "dataset"],
     "preset": ["quick"],
+    "directory": ["study", "train"],
+    "file": [TABLE],
+    "replay": [ADDRESS, "#" + ADDRESS, ADDRESS + "&x=1"],
+    "rtol": ["1e-6"],
+    "order": ["1", "2"],
+    "only": ["x"],
+    "scheduler": ["tcp://127.0.0.1:1"],
     "threads": ["1", "2"],
 }
-# What keeps a call short: options it begins with, and options whose good values take long.
-SHORT = {
-    "predict": (TABLE, "--target", "y", "--no-measure"),
-    "train": ("--depth", "2", "--steps", "20", "--learning-rate", "0.01"),
-    "atlas": (
-        *("--depth", "2", "--rates", "0.5,1.5", "--starts", "1", "--steps", "60"),
-        *("--runs", "1"),
-    ),
-    "check": ("--preset", "x"),
-    "bench": ("no-such-case",),
-    "reproduce": ("no-such-figure",),
-    "lab": ("--replay", "#x"),
-    "verify": (),
-    "study new": (),
-    "study check": (),
-    "study run": ("no.toml", "--out", "folder"),
-    "study show": (),
-    "study export": (),
-    "study plot": (),
-    "study verify": (),
-}
-OFTEN = ("predict", "predict", "train", "train", "train", "atlas")
-NEVER = {"help", "no_browser", "host", "port"}
+# A good call of each command, and a short one; what is drawn comes after it and wins.
+CALLS = {
+    "predict": [(TABLE, "--target", "y", "--depth", "3", "--no-measure"),
+                (TABLE, "--target", "y", "--depth", "2", "--effort", "0.01"),
+                (TABLE, "--target", "y", "--depth", "2", "--measure", "--runs", "3",
+                 "--steps", "200")],
+    "train": [("--depth", "2", "--steps", "20", "--learning-rate", "0.01"),
+              ("--depth", "2", "--steps", "20", "--flow"),
+              ("--depth", "2", "--steps", "20", "--learning-rate", "0.01", "--activation", "relu",
+               "--biases"),
+              (TABLE, "--target", "y", "--depth", "2", "--steps", "20", "--learning-rate", "0.01"),
+              (TABLE, "--target", "y", "--target", "x1", "--depth", "2", "--steps", "20",
+               "--learning-rate", "0.01")],
+    "atlas": [("--depth", "2", "--rates", "0.5,1.5", "--starts", "1", "--steps", "60",
+               "--runs", "1")],
+    "check": [("train",), ("study",)],
+    "bench": [("no-such-case",)],
+    "reproduce": [("no-such-figure",)],
+    "lab": [("--replay", ADDRESS)],
+    "verify": [("proof.json",)],
+    "study new": [("new.toml",)],
+    "study check": [("spec.toml",)],
+    "study run": [("spec.toml", "--out", "study"), ("spec.toml", "--out", "folder")],
+    "study show": [("study",)],
+    "study export": [("study", "table.csv"), ("study", "table.parquet")],
+    "study plot": [("study", "--out", "f.svg")],
+    "study verify": [("study",)],
+}  # fmt: skip
+OFTEN = ("predict", "predict", "train", "train", "train", "train", "atlas", "lab", "check")
+NEVER = {"help", "no_browser", "host", "port", "workers"}  # processes that stay
 
 
 @cache
 def commands():
     """The parameters of every command, from the parser: {name: [parameter]}."""
+    from typer import Context
     from typer.main import get_command
 
     from flatmin.cli import app
@@ -103,9 +128,21 @@ def commands():
     found = {}
     for name, command in get_command(app).commands.items():
         for inner, one in getattr(command, "commands", {"": command}).items():
-            found[f"{name} {inner}".strip()] = list(one.params)
-    assert set(found) == set(SHORT), "a command that is not attacked"
+            found[f"{name} {inner}".strip()] = list(one.get_params(Context(one)))
+    assert set(found) == set(CALLS), "a command that is not attacked"
+    assert {"flow", "momentum", "central"} <= {one.name for one in found["train"]}
     return found
+
+
+@cache
+def files():
+    """A table, a study and a run with their folders, and a certificate."""
+    made = {name: content for name, content in truth().files.items() if content}
+    proof = Path(tempfile.mkdtemp(prefix="adversary-")) / "proof.json"
+    certify(read_regression(EXAMPLE, target="y"), 3).write(proof)
+    content = proof.read_bytes()
+    shutil.rmtree(proof.parent)
+    return {TABLE: EXAMPLE.read_bytes(), "proof.json": content, **made}
 
 
 @st.composite
@@ -113,13 +150,20 @@ def cases(draw):
     """A call of any command."""
     known = commands()
     name = draw(st.sampled_from([*OFTEN, *known]))
-    args = [*name.split(), *SHORT[name]]
-    parameters = [one for one in known[name] if one.name not in NEVER]
-    for parameter in draw(st.lists(st.sampled_from(parameters), max_size=4)):
+    call = draw(st.sampled_from(CALLS[name]))
+    args = [*name.split(), *call]
+    of_table = {one.name for one in known["lab"]} - {"out", "replay"}
+    parameters = [
+        one
+        for one in known[name]
+        if one.name not in NEVER and (one.name not in of_table or TABLE in call)
+    ]
+    for parameter in draw(st.lists(st.sampled_from(parameters), max_size=4)) if parameters else ():
         good = GOOD.get(parameter.name, ["x"])
         value = draw(st.sampled_from(good) if draw(st.integers(0, 2)) else words)
         if parameter.param_type_name == "argument":
-            args += [value] if not value.startswith("-") else ["--", value]
+            if draw(st.integers(0, 4)) == 0:
+                args += [value] if not value.startswith("-") else ["--", value]
         elif parameter.is_flag:
             args.append(draw(st.sampled_from([*parameter.opts, *parameter.secondary_opts])))
         elif draw(st.booleans()):
@@ -131,8 +175,8 @@ def cases(draw):
     env = {}
     if draw(st.integers(0, 19)) == 0:
         env["FLATMIN_THREADS"] = draw(words.filter(lambda text: "\udcff" not in text))
-    codes = (0, 1, 2) if name.startswith("study") else (0, 2)
-    return Case(tuple(args), FILES, env=env, codes=codes, prepare=pipes)
+    codes = (0, 1, 2) if name.startswith(("study", "check")) else (0, 2)
+    return Case(tuple(args), files(), env=env, codes=codes, prepare=pipes)
 
 
 def pipes(folder):
@@ -148,10 +192,12 @@ WARM = (
     ("train", "--depth", "2", "--steps", "20", "--learning-rate", "0.01", "--momentum", "0.5"),
     ("train", "--depth", "2", "--steps", "20", "--flow"),
     ("train", "--depth", "2", "--steps", "20", "--learning-rate", "0.01", "--activation", "tanh"),
-    ("atlas", *SHORT["atlas"]),
+    ("atlas", *CALLS["atlas"][0]),
+    ("lab", *CALLS["lab"][0]),
 )
 
 
 def run(count, seed=0, first=0):
     """Cases first .. first + count - 1 of a seed."""
+    files()
     return run_cases(numbered(cases(), count, seed, first), Watchdog(WARM))

@@ -61,6 +61,10 @@ def _option(*args):
     return Case((*args,), {"t.csv": CSV})
 
 
+CERTIFICATE = {
+    "format": "flatmin certificate 1", "depth": 2, "output_norm": 1.0, "lower": 1.0, "upper": 9.0,
+    "t": 1.0, "x": [1.0], "factor": [[1.0]], "product": [[1.0]],
+}  # fmt: skip
 FINE = [
     ("gzip", _table("t.csv.gz", gzip.compress(CSV, mtime=0))),
     ("standard input", Case((*PREDICT, "-"), stdin=CSV)),
@@ -82,6 +86,11 @@ FINE = [
              env={"COLUMNS": "\u00b2", "LINES": "\u00b2"}),
     ),
     ("a name that is markup", _table("[/red].csv", CSV)),
+    (
+        "a picture of a run shorter than its stride",
+        _option("train", "--depth=2", "--learning-rate=0.01", "--steps=20", "--record-every=1000",
+                "--out=run"),
+    ),
 ]  # fmt: skip
 REFUSED = [
     ("an encrypted archive", _table("t.npz", _flagged(6, 1))),
@@ -147,6 +156,11 @@ REFUSED = [
         for rest in ((), ("--momentum=0.9",), ("--central",), ("--biases", "--activation=relu"))
     ),
     ("threads", Case(("train", "--depth", "2"), env={"FLATMIN_THREADS": "\u00b2"})),
+    *(
+        (f"a certificate with 10^400 as {name}", Case(("verify", "c.json"), {"c.json": content}))
+        for name in ("t", "x", "factor", "depth")
+        for content in [json.dumps(CERTIFICATE | {name: 10**400}).encode()]
+    ),
 ]  # fmt: skip
 
 

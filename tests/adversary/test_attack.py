@@ -1,4 +1,4 @@
-"""A short run of the attacks on tables and options, as `make attack` runs them."""
+"""A short run of the attacks, as `make attack` runs them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from adversary.watchdog import ROOT
 from processes import run
 
 
-@pytest.mark.parametrize(("grammar", "cases"), [("tables", 40), ("options", 20)])
+@pytest.mark.parametrize(
+    ("grammar", "cases"),
+    [("tables", 40), ("options", 20), ("texts", 40), ("disks", 8), ("surroundings", 2)],
+)
 def test_a_short_attack(grammar, cases):
     command = [sys.executable, "-m", "tests.adversary", "--only", grammar, "--cases", cases]
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}

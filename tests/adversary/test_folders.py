@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from adversary import folders
+from adversary.damage import INDEX
 from adversary.folders import Attack
 from adversary.watchdog import Watchdog
 
@@ -32,6 +35,20 @@ def watchdog():
 @pytest.mark.parametrize("attack", FOUND, ids=str)
 def test_what_was_found_once_stays_mended(watchdog, attack):
     assert watchdog.run(folders.case(attack))[1] is None
+
+
+def test_the_index_of_a_case_is_that_of_a_folder_made_here(watchdog):
+    """It is believed about files that were not touched since; of a copied folder it is not."""
+    for made_here in (True, False):
+        case = folders.case(Attack((), "run", read_only=False, indexed=made_here))
+
+        def prepare(folder, before=case.prepare):
+            before(folder)
+            path = folder / "study" / INDEX
+            path.write_text(path.read_text().replace('"learning"', '"stalled"'))
+
+        said = watchdog.run(replace(case, prepare=prepare))[0].out
+        assert (b"stalled" in said) == made_here
 
 
 def test_damaged_folders_are_refused_or_healed():

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from adversary import surroundings
 from adversary.folders import SPEC
 from adversary.regressions import CSV, PREDICT
+from adversary.surroundings import Attack
 from adversary.watchdog import ROOT, Case, rule, run_alone
 from processes import run, started
 
@@ -41,6 +43,22 @@ def test_output_on_a_full_disk():
 
 def test_closed_output(tmp_path):
     alone(TABLE, wrap=("sh", "-c", 'exec "$@" >&-', "sh"))
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        Attack("predict", "a reader that has gone", ()),
+        Attack("show", "a reader that goes", ()),
+        Attack("help", "a full disk for both", ()),
+        Attack("train", "no wrap", ({"FORCE_COLOR": "1"}, {"NUMBA_DISABLE_JIT": "1"})),
+        Attack("check", "no wrap", ({"NUMBA_NUM_THREADS": "0"},)),
+    ],
+    ids=str,
+)
+def test_surroundings_that_once_broke_it(attack):
+    answer, wrong = surroundings.run_one(attack)
+    assert wrong is None, answer
 
 
 def test_a_terminal_of_ascii():

@@ -83,8 +83,11 @@ def _run(interrupted: Callable[[], bool]) -> int:
         return _complain(str(error), 2)
     except (KeyboardInterrupt, typer.Abort):
         return _complain("stopped", 130)
-    except BrokenPipeError:
-        # The reader of our output has gone (`flatmin ... | head`); nothing is left to say.
+    except (BrokenPipeError, SystemExit) as end:
+        # The reader of our output has gone (`flatmin ... | head`); nothing is left to say. The
+        # option parser makes an exit of it.
+        if isinstance(end, SystemExit) and not isinstance(end.__context__, BrokenPipeError):
+            raise
         surroundings.drop_output()
         return 0
     except Exception as error:

@@ -26,6 +26,8 @@ def prepare() -> None:
     # wait for each other (a QR that takes 0.16 s took 15 s on a busy machine).
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ["MPLBACKEND"] = "agg"  # files are all that is drawn here
+    for name in ("NUMBA_NUM_THREADS", "NUMBA_DISABLE_JIT"):  # kernels are compiled, threads ours
+        os.environ.pop(name, None)
     for name in ("COLUMNS", "LINES"):  # rich takes any digits, and int does not
         if not os.environ.get(name, "").isascii():
             del os.environ[name]
@@ -96,7 +98,8 @@ def complain(message: str) -> None:
     """One line on standard error; what is no text in it is written as an escape."""
     words = " ".join(message.split())
     plain = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in words)
-    print(f"flatmin: {plain}", file=sys.stderr)
+    with suppress(OSError):  # where nobody hears it, the exit code still says it
+        print(f"flatmin: {plain}", file=sys.stderr, flush=True)
 
 
 def reason(error: Exception) -> str | None:

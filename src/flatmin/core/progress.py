@@ -27,7 +27,8 @@ def live_bar(wanted: bool = True) -> Iterator[Show | None]:
         from rich.console import Console
 
         console = Console(stderr=True)
-        wanted = console.is_terminal or console.is_jupyter
+        # Colours may be forced on a file (FORCE_COLOR); a bar that moves has no place there.
+        wanted = console.file.isatty() or console.is_jupyter
     if not wanted:
         yield None
         return

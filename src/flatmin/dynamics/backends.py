@@ -135,7 +135,7 @@ def choose(
     """
     architecture.check_fits(problem)
     if tolerance is not None:
-        tolerance = check_positive("tolerance", tolerance)
+        tolerance = min(check_positive("tolerance", tolerance), 1e150)  # its square is a number
     backend: Backend = BACKENDS[architecture.family](
         problem, architecture, rule, tolerance, kind, goal
     )

@@ -124,8 +124,10 @@ def training_figure(
         panel.set_xlabel(words)
         if linear is not None:
             panel.set_xscale("symlog", linthresh=linear, linscale=1.5)
-        margin = 0.0 if linear is not None else 0.03 * float(along.max())
-        panel.set_xlim(float(along.min()) - margin, float(along.max()) + margin)
+        first, last = float(along.min()), float(along.max())
+        margin = 0.0 if linear is not None else 0.03 * last
+        if first < last:  # a run shorter than its stride has one record
+            panel.set_xlim(first - margin, last + margin)
         legend_above(panel, 3)
     return _without_empty_panels(figure)
 

@@ -57,10 +57,10 @@ class Axis(Section):
         """The values themselves."""
         if self.values is not None:
             return self.values
-        if self.linspace is not None:
-            return tuple(np.linspace(*self.linspace).tolist())
-        assert self.logspace is not None
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):  # who takes the values refuses these
+            if self.linspace is not None:
+                return tuple(np.linspace(*self.linspace).tolist())
+            assert self.logspace is not None
             return tuple(np.logspace(*self.logspace).tolist())
 
     def plain(self, whole: bool = False) -> Any:

@@ -17,8 +17,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from flatmin.core.checks import LARGEST_COUNT
 from flatmin.core.errors import SettingError
 from flatmin.core.files import writing
+from flatmin.dynamics.endings import State
+from flatmin.study.shard_files import EDGE, LEARNED
 
 NAME = ".index.json"
 # Bytes of the index that a shard may take.
@@ -26,6 +29,7 @@ _ENTRY_BYTES = 2000
 
 Stamp = tuple[int, int, int, int]
 _NONE: Stamp = (0, 0, 0, 0)
+_WORDS = {*(state.value for state in State), LEARNED, EDGE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +76,9 @@ def read_index(directory: Path, study_hash: str, shards: int) -> dict[str, Check
 
 def _counts(states: list[str], counts: tuple[int, ...]) -> dict[str, int]:
     found = {state: count for state, count in zip(states, counts, strict=True) if count}
-    if any(type(count) is not int for count in counts):
+    if any(type(count) is not int or not 0 <= count <= LARGEST_COUNT for count in counts):
+        raise ValueError
+    if not found.keys() <= _WORDS:
         raise ValueError
     return found
 

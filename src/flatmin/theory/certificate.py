@@ -48,7 +48,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flatmin.core.arrays import Float
-from flatmin.core.checks import check_depth
+from flatmin.core.checks import check_depth, number_of
 from flatmin.core.errors import DataError, FlatminError
 from flatmin.core.files import read_text, writing
 from flatmin.core.pages import Page, Remarks
@@ -245,15 +245,16 @@ def read_certificate(path: str | Path) -> Certificate:
 
 def _number(path: str | Path, content: dict[str, Any], name: str) -> float:
     value = content.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise DataError(f"{path}: {name} must be a positive number, got {value!r}")
-    return float(value)
+    number = number_of(value) if type(value) in (int, float) else None
+    if number is None or not 0 < number < math.inf:
+        raise DataError(f"{path}: {name} must be a positive number, got {value!r:.60}")
+    return number
 
 
 def _array(path: str | Path, content: dict[str, Any], name: str, dimensions: int) -> Float:
     try:
         array = np.array(content.get(name), dtype=float)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         array = np.empty(())
     if array.ndim != dimensions or not array.size or not np.isfinite(array).all():
         raise DataError(f"{path}: {name} must be finite numbers in {dimensions} dimension(s)")
