@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from itertools import pairwise
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count, pairwise
 from threading import Event
 
 from flatmin.core.checks import whole_in
@@ -22,12 +22,12 @@ def thread_count() -> int:
     """Threads to use: FLATMIN_THREADS if set, else the cores this process may run on."""
     wanted = os.environ.get("FLATMIN_THREADS", "").strip()
     if wanted:
-        count = whole_in(wanted)
-        if count is None or not 1 <= count <= MOST:
+        number = whole_in(wanted)
+        if number is None or not 1 <= number <= MOST:
             raise SettingError(
                 f"FLATMIN_THREADS must be a whole number from 1 to {MOST}, got {wanted!r}"
             )
-        return count
+        return number
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -61,26 +61,30 @@ def over_blocks(
 
 
 def over_each(work: Callable[[int, Event], object], blocks: int, threads: int) -> None:
-    """Call work(block, cancelled) for every block, each as one job for the next free thread.
+    """Call work(block, cancelled) for every block; a thread that is free takes the next one.
 
     On an error or Ctrl-C `cancelled` is set, so that jobs under way can end early, and the rest
-    is not begun.
+    is not begun. (A future a block would cost more than small blocks do: `wait` looks at all of
+    them whenever one is done. 800 blocks of a millisecond: 1.5 times as fast as one thread, not 1.9.)
     """
-    cancelled = Event()
-    if threads == 1 or blocks == 1:
-        for block in range(blocks):
-            work(block, cancelled)
-        return
-    with ThreadPoolExecutor(min(threads, blocks)) as pool:
-        jobs = [pool.submit(work, block, cancelled) for block in range(blocks)]
+    cancelled, following = Event(), count()
+
+    def take() -> None:
         try:
-            waiting = set(jobs)
-            while waiting:
-                finished, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-                for job in finished:
-                    job.result()
+            while not cancelled.is_set() and (block := next(following)) < blocks:
+                work(block, cancelled)
         except BaseException:
             cancelled.set()
-            for job in jobs:
-                job.cancel()
+            raise
+
+    if threads == 1 or blocks == 1:
+        take()
+        return
+    with ThreadPoolExecutor(min(threads, blocks)) as pool:
+        takers = [pool.submit(take) for _ in range(min(threads, blocks))]
+        try:
+            for taker in takers:
+                taker.result()
+        except BaseException:
+            cancelled.set()
             raise

@@ -222,7 +222,7 @@ class Rounds:
         members: Whole = going[np.argsort(self.left[going], kind="stable")]
         # Enough blocks for every thread.
         lanes = self._backend.lanes(self.state.shape[1], -(-len(members) // threads))
-        weights, kind = laid_out(self.state[members], lanes), self._backend.kind
+        weights, kind = laid_out(self.state[members], lanes, apart=True), self._backend.kind
         numbers = np.zeros((len(self._numbers), len(weights) * lanes), dtype=kind)
         numbers[:, : len(members)] = self._numbers[:, members]
         extremes = np.full((len(weights), 6 if self._recording else 0, lanes), np.inf, kind)
@@ -234,5 +234,6 @@ class Rounds:
         members, count = packed.members, len(packed.members)
         for mine, theirs in ((self.state, packed.weights), (self._vectors, packed.vectors)):
             blocks, numbers, lanes = theirs.shape
-            mine[members] = theirs.transpose(0, 2, 1).reshape(blocks * lanes, numbers)[:count]
+            flat = theirs.transpose(0, 2, 1).reshape(blocks * lanes, numbers)
+            mine[members] = flat[:count, : mine.shape[1]]
         self._numbers[:, members] = packed.numbers.reshape(len(packed.numbers), -1)[:, :count]

@@ -68,6 +68,20 @@ class Stop(NamedTuple):
     limit: float  # diverged: before the step at which the excess risk is not below this
 
 
+class Held(NamedTuple):
+    """A form of networks whose layers but the last are d x d, stepped as in `held`."""
+
+    layer: tuple[float, ...]  # of these, as of those of `Wide`, only the lengths are used: d
+    top: tuple[float, ...]  # d_L
+
+
+class Wide(NamedTuple):
+    """A form of networks in blocks of one lane, stepped as in `wide`."""
+
+    vector: tuple[float, ...]  # the numbers of a vector
+    row: tuple[float, ...]  # the vectors of a row, if all layers but the last are square; or none
+
+
 def layout(widths: Sequence[int], biases: int = 0) -> Layout:
     """The layout of networks of widths d_0 .. d_L; with biases layers are [d_{k+1}, d_k + 1]."""
     d = np.array(widths, dtype=np.int64)

@@ -30,7 +30,7 @@ from flatmin.lanes.algebra import (
 )
 from flatmin.lanes.compiling import compiled, helper, inlined
 from flatmin.lanes.held import held, spread, step_held, times_held, transposed_held
-from flatmin.lanes.layout import block_of, scratch
+from flatmin.lanes.layout import Held, Wide, block_of, scratch
 from flatmin.lanes.momentum_descent import (
     steady_square,
     step_held_with_velocity,
@@ -38,7 +38,7 @@ from flatmin.lanes.momentum_descent import (
 )
 from flatmin.lanes.tiles import inner, outer, put, scaled
 from flatmin.lanes.vectors import absolute, all_lanes, splat, vectors, where
-from flatmin.lanes.wide import backward_wide, forward_wide, is_wide
+from flatmin.lanes.wide import backward_wide, forward_wide
 
 overload: Any = extending.overload
 
@@ -65,8 +65,8 @@ def _backward(w, network, b, error, a):
 @inlined
 def _backward_held(w, network, b, error, a, hold):
     widths, layers, nodes = network.layout
-    last, like = len(widths) - 2, hold[0]
-    top = spread(w, network.p, hold[1])
+    last, like = len(widths) - 2, hold.layer
+    top = spread(w, network.p, hold.top)
     put(b[nodes[last + 1] :], 1, top)
     x = transposed_held(w[layers[last] :], top, like)
     put(b[nodes[last] :], 1, x)
@@ -106,14 +106,14 @@ def _step_one(w, v, x, move, b, momentum):
 @inlined
 def _forward_held(w, network, b, a, move, momentum, hold, keep):
     widths, layers, nodes = network.layout
-    velocity, last, like = w[layers[-1] :], len(widths) - 2, hold[0]
+    velocity, last, like = w[layers[-1] :], len(widths) - 2, hold.layer
     signal = held(a, like)
     for k in range(last):
         layer, above = w[layers[k] :], held(b[nodes[k + 1] :], like)
         signal = _step_one(layer, velocity[layers[k] :], signal, move, above, momentum)
         if keep:
             put(a[nodes[k + 1] :], 1, signal)
-    above = held(b[nodes[last + 1] :], hold[1])
+    above = held(b[nodes[last + 1] :], hold.top)
     _step_one(w[layers[last] :], velocity[layers[last] :], signal, move, above, momentum)
 
 
@@ -128,22 +128,27 @@ def forward(w, network, b, a, move, momentum, form, keep):
     """
 
 
+def _is(form: Any, kind: type) -> bool:
+    """Whether this is the type of a form of that kind."""
+    return isinstance(form, types.BaseNamedTuple) and form.instance_class is kind
+
+
 @overload(backward, jit_options={"forceinline": True})
 def _any_backward(w, network, b, error, a, form):
-    if is_wide(form):
+    if _is(form, Wide):
         return lambda w, network, b, error, a, form: backward_wide(w, network, b, error, a, form)
-    if isinstance(form, types.BaseTuple):
+    if _is(form, Held):
         return lambda w, network, b, error, a, form: _backward_held(w, network, b, error, a, form)
     return lambda w, network, b, error, a, form: _backward(w, network, b, error, a)
 
 
 @overload(forward, jit_options={"forceinline": True})
 def _any_forward(w, network, b, a, move, momentum, form, keep):
-    if is_wide(form):
+    if _is(form, Wide):
         return lambda w, network, b, a, move, momentum, form, keep: forward_wide(
             w, network, b, a, move, momentum, form
         )
-    if isinstance(form, types.BaseTuple):
+    if _is(form, Held):
         return lambda w, network, b, a, move, momentum, form, keep: _forward_held(
             w, network, b, a, move, momentum, form, keep
         )
@@ -181,9 +186,7 @@ def descend_block(lanes, weights, network, runs, stop, momentum, form, begin, st
                of `layout`, runs of this block only
     momentum   None, or (keep, push) of `momentum_descent`; what does not apply to the type
                given is not compiled
-    form       None; or tuples of d and d_L numbers if all layers but the last are d x d, which are
-               then stepped as in `held`; or, in blocks of one lane, a tuple of as many numbers
-               as a vector of `wide` has
+    form       None, or a `Held` or `Wide` of `layout`
     begin      steps taken before this call
     memory     of `descent_scratch`
     """

@@ -28,11 +28,6 @@ _INDEX = ir.IntType(32)
 _FOUR = (0.0,) * 4
 
 
-def is_wide(form: Any) -> bool:
-    """Whether this is the type of a `form` (see `linear_descent`) of vectors along rows."""
-    return isinstance(form, types.UniTuple) and isinstance(form.dtype, types.Number)
-
-
 @intrinsic
 def along(typing, place, lanes):
     """The same place, with vectors of as many numbers as `lanes` has."""
@@ -200,20 +195,28 @@ def _times_and_step_with_velocity(w, v, rows, columns, x, y, move, b, momentum):
 
 
 @inlined
-def backward_wide(w, network, b, error, a, lanes):
+def backward_wide(w, network, b, error, a, form):
     """`backward` of `linear_descent`."""
     widths, layers, nodes = network.layout
-    wide, below, size, d = along(w, lanes), along(b, lanes), len(lanes), widths[0]
+    lanes, row, last = form.vector, len(form.row), len(widths) - 2
+    wide, size, d = along(w, lanes), len(lanes), widths[0]
     for i in range(len(network.p)):
         b[nodes[-2] + i] = network.p[i]
-    for k in range(len(widths) - 2, -1, -1):
+    for k in range(last, -1, -1):
         here, below = b[nodes[k + 1] :], along(b[nodes[k] :], lanes)
         layer = wide[layers[k] // size :]
-        _transposed_times(layer, widths[k + 1], widths[k] // size, here, below)
+        if row > 0 and k < last:
+            _transposed_times(layer, row * size, row, here, below)
+        else:
+            _transposed_times(layer, widths[k + 1], widths[k] // size, here, below)
     target, e, x = vectors(lanes, network.target), along(error, lanes), along(a, lanes)
+    below, sigma = along(b, lanes), vectors(lanes, network.sigma)
     for j in range(d // size):
         e[j] = below[j] - target[j]
-    _transposed_times(vectors(lanes, network.sigma), d, d // size, error, x)
+    if row > 0:
+        _transposed_times(sigma, row * size, row, error, x)
+    else:
+        _transposed_times(sigma, d, d // size, error, x)
     excess = splat(wide, 0.0)
     for j in range(d // size):
         excess = fma(x[j], e[j], excess)
@@ -222,17 +225,20 @@ def backward_wide(w, network, b, error, a, lanes):
 
 
 @inlined
-def forward_wide(w, network, b, a, move, momentum, lanes):
+def forward_wide(w, network, b, a, move, momentum, form):
     """`forward` of `linear_descent`."""
     widths, layers, nodes = network.layout
+    lanes, row, last = form.vector, len(form.row), len(widths) - 2
     wide, size = along(w, lanes), len(lanes)
     velocity, rate = wide[layers[-1] // size :], filled(wide, move)
     for k in range(len(widths) - 1):
         at, rows, columns = layers[k] // size, widths[k + 1], widths[k] // size
         x, y, above = along(a[nodes[k] :], lanes), a[nodes[k + 1] :], b[nodes[k + 1] :]
-        if momentum is None:
-            _times_and_step(wide[at:], rows, columns, x, y, -rate, above)
-        else:
+        if momentum is not None:
             _times_and_step_with_velocity(
                 wide[at:], velocity[at:], rows, columns, x, y, rate, above, momentum
             )
+        elif row > 0 and k < last:
+            _times_and_step(wide[at:], row * size, row, x, y, -rate, above)
+        else:
+            _times_and_step(wide[at:], rows, columns, x, y, -rate, above)

@@ -34,12 +34,19 @@ def aligned(shape: tuple[int, ...], dtype: Any = np.float64) -> NDArray[Any]:
     return buffer[start : start + size].reshape(shape)
 
 
-def laid_out(flat: NDArray[Any], lanes: int) -> NDArray[Any]:
-    """Rows `[network, number]` as `[block, number, lane]`, the last block padded with zeros."""
-    laid = aligned((-(-len(flat) // lanes), flat.shape[1], lanes), flat.dtype)
+def laid_out(flat: NDArray[Any], lanes: int, apart: bool = False) -> NDArray[Any]:
+    """Rows `[network, number]` as `[block, number, lane]`, the last block padded with zeros.
+
+    If `apart`, blocks have zeros at their ends so that no two share a pair of cache lines: threads
+    that write to a line in turns wait for each other (d = 20, L = 5: 0.44 instead of 0.34 us a step).
+    """
+    blocks, numbers, pair = -(-len(flat) // lanes), flat.shape[1], 128 // flat.itemsize
+    if apart:
+        numbers = -(-numbers * lanes // pair) * pair // lanes
+    laid = aligned((blocks, numbers, lanes), flat.dtype)
     for lane in range(lanes):
         members = flat[lane::lanes]
-        laid[: len(members), :, lane] = members
+        laid[: len(members), : flat.shape[1], lane] = members
     return laid
 
 
