@@ -64,8 +64,7 @@ def over_each(work: Callable[[int, Event], object], blocks: int, threads: int) -
     """Call work(block, cancelled) for every block; a thread that is free takes the next one.
 
     On an error or Ctrl-C `cancelled` is set, so that jobs under way can end early, and the rest
-    is not begun. (A future a block would cost more than small blocks do: `wait` looks at all of
-    them whenever one is done. 800 blocks of a millisecond: 1.5 times as fast as one thread, not 1.9.)
+    is not begun.
     """
     cancelled, following = Event(), count()
 

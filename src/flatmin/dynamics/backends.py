@@ -19,6 +19,7 @@ from flatmin.data.samples import Problem
 from flatmin.dynamics.measures import below_saddles, error_of_map, task, units_of
 from flatmin.dynamics.recording import Recording
 from flatmin.dynamics.rule import Rule
+from flatmin.lanes.entries import COLUMNS, SHARPNESS_COLUMNS, Spectrum
 from flatmin.lanes.lanczos import BASIS, start_vector
 from flatmin.lanes.layout import Held, Runs, Stop, Wide, linear, sampled
 from flatmin.network.architecture import Architecture, Family
@@ -46,7 +47,7 @@ class Packed:
 
     `weights` is `[block, number, lane]`; `rate`, `left`, `excess`, `gradient` and `distance` are
     `[block, lane]`. `extremes` `[block, 6, lane]` are those of a stride that was begun, as
-    `descend_block` has them; `vectors` `[block, dimension, lane]`, of dimension 0 if not asked for.
+    kernels have them; `vectors` `[block, dimension, lane]`, of dimension 0 if not asked for.
     """
 
     def __init__(
@@ -118,7 +119,7 @@ class Backend:
         self, packed: Packed, block: int, begin: int, every: int, entries: int, number: int,
         recording: Recording,
     ) -> Float:  # fmt: skip
-        """Take `entries` times `every` steps; `[entry, quantity, lane]` as `trace_block` has."""
+        """Take `entries` times `every` steps; `[entry, quantity, lane]` as `lanes.entries`."""
         raise NotImplementedError
 
 
@@ -319,13 +320,19 @@ class LinearBackend(Backend):
         move = _RELATIVE_MOVE * 2.0 * self._problem.regression().smallest_eigenvalue * size
         return 0.0, float(move**2)
 
-    def advance(self, packed: Packed, block: int, begin: int, steps: int) -> None:
-        """Steps by the compiled kernel."""
+    def advance(
+        self, packed: Packed, block: int, begin: int, steps: int, rows: Float | None = None,
+        every: int = 0, spectrum: Spectrum | None = None,
+    ) -> None:  # fmt: skip
+        """Steps by the compiled kernel; `rows` are entries of `every` steps each."""
         from flatmin.lanes.linear_descent import descend
 
+        lanes = packed.weights.shape[2]
+        if rows is None:
+            rows = _blank(0, False, lanes, self.kind)
         descend(
-            (self.kind.type(0),) * packed.weights.shape[2], packed.weights, self._network,
-            packed.runs, self._stop, self._rule, self._form, begin, steps, block, block + 1,
+            (self.kind.type(0),) * lanes, packed.weights, self._network, packed.runs, self._stop,
+            self._rule, self._form, begin, steps, every, rows[None], spectrum, block, block + 1,
         )  # fmt: skip
 
     def trace(
@@ -333,19 +340,15 @@ class LinearBackend(Backend):
         recording: Recording,
     ) -> Float:  # fmt: skip
         """Entries by the compiled kernel."""
-        from flatmin.lanes.traced_descent import Spectrum, trace_block
-
-        lanes = packed.weights.shape[2]
-        out = _blank(entries, packed.vectors.size > 0, lanes)
-        spectrum = Spectrum(
-            packed.vectors, self._probe, recording.sharpness_steps,
-            recording.sharpness_tolerance, 2000, min(BASIS, self.range_dimension),
-        )  # fmt: skip
-        trace_block(
-            (0.0,) * lanes, packed.weights, self._network, packed.runs, self._stop, self._rule,
-            self._form, begin, every, number, spectrum, block, out,
-        )  # fmt: skip
-        return out
+        sharp, spectrum = packed.vectors.size > 0, None
+        rows = _blank(entries, sharp, packed.weights.shape[2], self.kind)
+        if sharp:
+            spectrum = Spectrum(
+                packed.vectors, self._probe, number, recording.sharpness_steps,
+                recording.sharpness_tolerance, 2000, min(BASIS, self.range_dimension),
+            )  # fmt: skip
+        self.advance(packed, block, begin, every * entries, rows, every, spectrum)
+        return rows
 
 
 BACKENDS: dict[Family, Any] = {
@@ -356,8 +359,6 @@ BACKENDS: dict[Family, Any] = {
 
 
 def _blank(entries: int, sharp: bool, lanes: int, kind: Any = float) -> Float:
-    """Entries `[entry, quantity, lane]` as `trace_block` has them, not filled."""
-    from flatmin.lanes.traced_descent import COLUMNS, SHARPNESS_COLUMNS
-
+    """Entries `[entry, quantity, lane]` as `lanes.entries` has them, not filled."""
     quantities = len(COLUMNS) + (len(SHARPNESS_COLUMNS) if sharp else 0)
     return np.full((entries, quantities, lanes), np.nan, dtype=kind)

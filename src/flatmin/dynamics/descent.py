@@ -109,7 +109,8 @@ def descend(
         recording.check_for(architecture)
     goal = check_share("learned_at", learned_at) * problem.regression().excess_at_zero
     state = _with_beside(ensemble.flat(), rule, beside)
-    course = _Course(problem, architecture, rule, goal, precision, threads or thread_count())
+    all_steps, threads = float(budget.sum()), threads or thread_count()
+    course = _Course(problem, architecture, rule, goal, precision, all_steps, threads)
     with advancing(progress, "descent", int(budget.sum())) as advance:
         outcome = course.run(
             state, rates, budget, recording, tolerance, goal if until_learned else None, advance
@@ -145,6 +146,8 @@ class _Course:
     rule: Rule
     goal: float
     precision: str
+    steps: float
+    """Of all networks in all."""
     threads: int
 
     def run(
@@ -163,6 +166,7 @@ class _Course:
         """
         kind, architecture = np.dtype(self.precision), self.architecture
         backend = backends.choose(self.problem, architecture, self.rule, tolerance, kind, stop)
+        backend.expect(self.steps)
         scene, parameters = task(self.problem, architecture), architecture.parameters
         engine = Rounds(backend, scene, architecture, state, rates, budget, recording)
         engine.finish(self.threads, progress)

@@ -23,8 +23,8 @@ from flatmin.core.threads import over_each
 from flatmin.dynamics.backends import Backend, Packed
 from flatmin.dynamics.measures import LAYER_MEASURES, Task
 from flatmin.dynamics.recording import Recording, Trace
+from flatmin.lanes.entries import COLUMNS, SHARPNESS_COLUMNS
 from flatmin.lanes.lanczos import start_vector
-from flatmin.lanes.traced_descent import COLUMNS, SHARPNESS_COLUMNS
 from flatmin.network.architecture import Architecture
 from flatmin.network.ensemble import laid_out
 
@@ -42,7 +42,8 @@ _MEASURED_AT_ONCE = 100_000
 class Rounds:
     """The state of all runs between rounds, one row per network.
 
-    `state` holds the weights and, after them, what the method's rule keeps beside them.
+    `state` holds the weights and, after them, what the method's rule keeps beside them; runs that
+    go on together stay packed.
     """
 
     def __init__(
@@ -56,12 +57,12 @@ class Rounds:
         recording: Recording | None,
     ) -> None:
         self._backend, self._task, self._architecture = backend, task, architecture
-        backend.expect(float(budget.sum()))
         self.state: NDArray[Any] = state.astype(backend.kind)
         unknown = np.full((3, len(state)), np.nan)
         self._numbers = np.vstack([rates, budget, unknown])
         """Rate, steps left, excess risk, squared gradient and distance."""
         self._budget, self._taken = budget, 0
+        self._packed: Packed | None = None
         self._recording, self._vectors = recording, np.empty((len(state), 0))
         self._waiting: dict[int, list[tuple[int, Whole, NDArray[Any]]]] = {}
         """Of each block: entries, networks and weights whose layers are yet to be measured."""
@@ -110,12 +111,13 @@ class Rounds:
                 rows = self._backend.trace(packed, block, 0, 0, 1, 0, self._recording)
                 self._keep(packed, block, 0, rows)
                 self._measure_layers(block)
-            self._unpack(packed)
+            self._note(packed)
         rounds = iter(_ROUNDS)
         length = next(rounds)
         while self._going.any():
             self._round(length, threads, progress)
             length = next(rounds, length)
+        self._unpack()
         if progress is not None:
             # Steps that early ends have saved count as done.
             progress(int(self.left.sum()))
@@ -149,7 +151,7 @@ class Rounds:
                     self._measure_layers(block)
 
         over_each(work, blocks * parts, threads)
-        self._unpack(packed)
+        self._note(packed)
         self._taken += length
 
     def _slice_steps(self, lanes: int) -> int:
@@ -220,6 +222,9 @@ class Rounds:
         """Runs still going, sorted by steps left so that the lanes of a block end together."""
         going = np.flatnonzero(self._going)
         members: Whole = going[np.argsort(self.left[going], kind="stable")]
+        if self._packed is not None and np.array_equal(self._packed.members, members):
+            return self._packed
+        self._unpack()
         # Enough blocks for every thread.
         lanes = self._backend.lanes(self.state.shape[1], -(-len(members) // threads))
         weights, kind = laid_out(self.state[members], lanes, apart=True), self._backend.kind
@@ -228,12 +233,22 @@ class Rounds:
         extremes = np.full((len(weights), 6 if self._recording else 0, lanes), np.inf, kind)
         extremes[:, 1::2] = -np.inf
         vectors = laid_out(self._vectors[members], lanes)
-        return Packed(members, weights, numbers.reshape(-1, len(weights), lanes), extremes, vectors)
+        numbers = numbers.reshape(-1, len(weights), lanes)
+        self._packed = Packed(members, weights, numbers, extremes, vectors)
+        return self._packed
 
-    def _unpack(self, packed: Packed) -> None:
+    def _note(self, packed: Packed) -> None:
+        """Take over the numbers of packed runs; their weights stay where they are."""
+        numbers = packed.numbers.reshape(len(packed.numbers), -1)
+        self._numbers[:, packed.members] = numbers[:, : len(packed.members)]
+
+    def _unpack(self) -> None:
+        """Take over the weights of packed runs."""
+        if (packed := self._packed) is None:
+            return
         members, count = packed.members, len(packed.members)
         for mine, theirs in ((self.state, packed.weights), (self._vectors, packed.vectors)):
             blocks, numbers, lanes = theirs.shape
             flat = theirs.transpose(0, 2, 1).reshape(blocks * lanes, numbers)
             mine[members] = flat[:count, : mine.shape[1]]
-        self._numbers[:, members] = packed.numbers.reshape(len(packed.numbers), -1)[:, :count]
+        self._packed = None

@@ -90,6 +90,17 @@ def input_gradient(sigma, e, a):
 
 
 @inlined
+def sweep_backward(w, network, b):
+    """b_L = p and b_{k-1} = W_k' b_k for all layers."""
+    widths, layers, nodes = network.layout
+    for i in range(len(network.p)):
+        b[nodes[-2] + i] = network.p[i]
+    for k in range(len(widths) - 2, -1, -1):
+        here, below = b[nodes[k + 1] :], b[nodes[k] :]
+        transposed_times(w[layers[k] :], widths[k + 1], widths[k], here, below, False)
+
+
+@inlined
 def dot(x, y, size):
     """x.y, in two chains."""
     even = odd = 0.0
@@ -116,6 +127,13 @@ def add_scaled(factor, x, y, size):
     """y += factor x."""
     for j in range(size):
         y[j] = fma(factor, x[j], y[j])
+
+
+@inlined
+def add_numbers(numbers, y):
+    """y += numbers that all lanes share."""
+    for j in range(len(numbers)):
+        y[j] = y[j] + numbers[j]
 
 
 @inlined

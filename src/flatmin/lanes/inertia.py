@@ -15,11 +15,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flatmin.lanes.algebra import add_times, dot, input_gradient, scale_into, transposed_times
+from flatmin.lanes.algebra import (
+    add_times,
+    dot,
+    input_gradient,
+    scale_into,
+    sweep_backward,
+    transposed_times,
+)
 from flatmin.lanes.compiling import compiled, helper
 from flatmin.lanes.lanczos import inverse_or_zero
 from flatmin.lanes.layout import scratch
-from flatmin.lanes.linear_descent import sweep_backward
 from flatmin.lanes.sharpness import coordinates
 from flatmin.lanes.tiles import put
 from flatmin.lanes.vectors import absolute, fma, root, vectors, where

@@ -17,18 +17,21 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import extending, types
+from numba import extending
 
 from flatmin.lanes.algebra import (
+    add_numbers,
     dot,
     gradient_square,
     input_gradient,
     larger,
+    smaller,
+    sweep_backward,
     times_and_step,
-    transposed_times,
     widen,
 )
 from flatmin.lanes.compiling import compiled, helper, inlined
+from flatmin.lanes.entries import PLAIN, PROBE_EVERY, put_entry
 from flatmin.lanes.held import held, spread, step_held, times_held, transposed_held
 from flatmin.lanes.layout import Held, Wide, block_of, scratch
 from flatmin.lanes.momentum_descent import (
@@ -36,22 +39,12 @@ from flatmin.lanes.momentum_descent import (
     step_held_with_velocity,
     times_and_step_with_velocity,
 )
+from flatmin.lanes.sharpness import block_sharpness, sharpness_scratch
 from flatmin.lanes.tiles import inner, outer, put, scaled
 from flatmin.lanes.vectors import absolute, all_lanes, splat, vectors, where
 from flatmin.lanes.wide import backward_wide, forward_wide
 
 overload: Any = extending.overload
-
-
-@inlined
-def sweep_backward(w, network, b):
-    """b_L = p and b_{k-1} = W_k' b_k for all layers."""
-    widths, layers, nodes = network.layout
-    for i in range(len(network.p)):
-        b[nodes[-2] + i] = network.p[i]
-    for k in range(len(widths) - 2, -1, -1):
-        here, below = b[nodes[k + 1] :], b[nodes[k] :]
-        transposed_times(w[layers[k] :], widths[k + 1], widths[k], here, below, False)
 
 
 @inlined
@@ -130,7 +123,7 @@ def forward(w, network, b, a, move, momentum, form, keep):
 
 def _is(form: Any, kind: type) -> bool:
     """Whether this is the type of a form of that kind."""
-    return isinstance(form, types.BaseNamedTuple) and form.instance_class is kind
+    return getattr(form, "instance_class", None) is kind
 
 
 @overload(backward, jit_options={"forceinline": True})
@@ -164,9 +157,9 @@ def _clear(diverged, x, size):
         x[j] = where(diverged, 0.0, x[j])
 
 
-@helper
-def descent_scratch(lanes, network, weights):
-    """The memory that `descend_block` works in."""
+@inlined
+def _scratch(lanes, network, weights):
+    """The memory that a block is descended in."""
     return scratch((2 * _room(network) + network.layout.widths[0]) * len(lanes), weights)
 
 
@@ -177,18 +170,25 @@ def _room(network):
 
 
 @helper
-def descend_block(lanes, weights, network, runs, stop, momentum, form, begin, steps, memory):
-    """Descend one block by at most `steps` steps.
+def _measured(lanes, weights, network, spectrum, block, turn, memory):
+    """Value, residual and products of the sharpness, for the turn-th time in a run."""
+    vector = spectrum.starts[block].reshape(-1)
+    if turn % PROBE_EVERY == 0:
+        add_numbers(spectrum.probe, vectors(lanes, vector))
+    return block_sharpness(
+        lanes, weights, network, vector, spectrum.tolerance, spectrum.max_products, spectrum.basis,
+        memory,
+    )  # fmt: skip
 
-    lanes      tuple of n numbers; only its length and type are used
-    weights    flat weights of the block, and velocities after them, changed in place
-    network, runs, stop
-               of `layout`, runs of this block only
-    momentum   None, or (keep, push) of `momentum_descent`; what does not apply to the type
-               given is not compiled
-    form       None, or a `Held` or `Wide` of `layout`
-    begin      steps taken before this call
-    memory     of `descent_scratch`
+
+@helper
+def _descend_block(
+    lanes, weights, network, runs, stop, momentum, form, begin, steps, every, rows, spectrum, block,
+    memory, room,
+):  # fmt: skip
+    """`descend` of one block: its flat weights, and velocities after them, its runs and rows.
+
+    memory, room   of `_scratch` and, for the sharpness, of `sharpness_scratch`
     """
     widths, layers, nodes = network.layout
     depth, d, size = len(widths) - 1, widths[0], _room(network)
@@ -197,7 +197,8 @@ def descend_block(lanes, weights, network, runs, stop, momentum, form, begin, st
     watched = len(runs.extremes) > 0
 
     eta, todo = vectors(lanes, runs.rate)[0], vectors(lanes, runs.left)[0]
-    step = 0
+    step, entry, due, before = 0, 0, every, todo
+    low = high = value = residual = spent = splat(lanes, np.nan)
     while True:
         # the last pass has rate 0: it only measures the excess risk and the gradient
         measure = step == steps or (step % stop.check == 0 and all_lanes(eta == 0.0))
@@ -209,11 +210,32 @@ def descend_block(lanes, weights, network, runs, stop, momentum, form, begin, st
         eta = where(fine & (todo > 0.5), eta, 0.0)
         if not all_lanes(fine):
             _clear(~fine, a, 2 * size)
-        move = splat(lanes, 0.0) if measure else eta
+        recorded = step == due and entry < len(rows)
+        if spectrum is not None:
+            of_window = step - due + max(min(spectrum.window, every), 1) - 1
+            if of_window >= 0 and entry < len(rows):
+                turn = (spectrum.number + entry) * spectrum.window + of_window
+                found = _measured(lanes, weights, network, spectrum, block, turn, room)
+                value, residual, products = found
+                first = of_window == 0
+                low = smaller(value, splat(lanes, np.inf) if first else low)
+                high = larger(value, splat(lanes, -np.inf) if first else high)
+                spent = products + (splat(lanes, 0.0) if first else spent)
+        move, left = splat(lanes, 0.0) if measure else eta, todo
         todo = todo - where(move > 0.0, 1.0, 0.0)
         check = (begin + step + 1) % stop.check == 0
         forward(w, network, b, a, move, momentum, form, check or measure or watched)
-        if watched and step > 0:
+        if recorded:
+            # An entry belongs to a lane that took all of its steps and did not diverge in them.
+            row, whole = vectors(lanes, rows[entry]), fine & (before - left == every)
+            square, apart = gradient_square(a, b, network.layout), dot(error, error, d)
+            put_entry(row, extremes, excess, apart, square, whole)
+            if spectrum is not None:
+                put(row[PLAIN:], 1, (value, residual, spent, low, high))
+                for i in range(PLAIN, rows.shape[1]):
+                    row[i] = where(whole, row[i], np.nan)
+            entry, due, before = entry + 1, due + every, left
+        elif watched and step > 0:
             widen(extremes, excess)
             widen(extremes[2:], dot(error, error, d))
             widen(extremes[4:], gradient_square(a, b, network.layout))
@@ -237,10 +259,37 @@ def descend_block(lanes, weights, network, runs, stop, momentum, form, begin, st
             eta = where((square <= small) & (excess < stop.settled), 0.0, eta)
 
 
+@inlined
+def _spectral_scratch(lanes, network, spectrum, weights):
+    if spectrum is None:
+        return weights[0, 0]
+    return sharpness_scratch(lanes, network, spectrum.starts[0].reshape(-1), spectrum.basis)
+
+
 @compiled
-def descend(lanes, weights, network, runs, stop, momentum, form, begin, steps, first, last):
-    """`descend_block` for blocks first..last-1 of weights [block, P, n]."""
-    memory = descent_scratch(lanes, network, weights)
+def descend(
+    lanes, weights, network, runs, stop, momentum, form, begin, steps, every, rows, spectrum,
+    first, last,
+):  # fmt: skip
+    """Descend blocks first..last-1 by at most `steps` steps each.
+
+    lanes      tuple of n numbers; only its length and type are used
+    weights    [block, P, n], changed in place; velocities after them in a block
+    network, runs, stop
+               of `layout`
+    momentum   None, or (keep, push) of `momentum_descent`; what does not apply to the type
+               given is not compiled
+    form       None, or a `Held` or `Wide` of `layout`
+    begin      steps taken before this call
+    every      after so many steps, and again, an entry is made and runs.extremes begin anew, while
+    rows       [block - first, entry, column, n] has room for it: see `entries`. Lanes that did not
+               take all its steps are NaN in it. With `every` 0 there is one, of the first weights
+    spectrum   None, or a `Spectrum` of `entries`
+    """
+    memory = _scratch(lanes, network, weights)
+    room = _spectral_scratch(lanes, network, spectrum, weights)
     for block in range(first, last):
-        w, of_block = weights[block].reshape(-1), block_of(runs, block)
-        descend_block(lanes, w, network, of_block, stop, momentum, form, begin, steps, memory)
+        _descend_block(
+            lanes, weights[block].reshape(-1), network, block_of(runs, block), stop, momentum,
+            form, begin, steps, every, rows[block - first], spectrum, block, memory, room,
+        )  # fmt: skip

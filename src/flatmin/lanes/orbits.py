@@ -30,12 +30,12 @@ from flatmin.lanes.algebra import (
     input_gradient,
     scale_into,
     smaller,
+    sweep_backward,
     times_and_step,
     transposed_times,
 )
 from flatmin.lanes.compiling import compiled, helper
 from flatmin.lanes.layout import scratch
-from flatmin.lanes.linear_descent import sweep_backward
 from flatmin.lanes.tiles import put
 from flatmin.lanes.vectors import absolute, fma, root, splat, vectors
 

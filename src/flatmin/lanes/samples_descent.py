@@ -26,8 +26,9 @@ from typing import Any
 import numpy as np
 
 from flatmin.lanes.activations import IDENTITY, activate
-from flatmin.lanes.algebra import larger, smaller, widen
+from flatmin.lanes.algebra import larger, widen
 from flatmin.lanes.compiling import compiled, helper, inlined
+from flatmin.lanes.entries import put_entry
 from flatmin.lanes.layout import block_of, scratch
 from flatmin.lanes.momentum_descent import steady_square, step_with_velocity
 from flatmin.lanes.tiles import in_threes, in_twos, outer, put, scaled, take, zeros
@@ -187,18 +188,6 @@ def _square(g, size):
     return total
 
 
-@inlined
-def _put_entry(row, extremes, excess, square, whole):
-    """An entry as in `traced_descent`, of the lanes in `whole`; the extremes begin anew."""
-    put(row, 1, (excess, splat(excess, np.nan), square))
-    for i in range(3):
-        row[3 + 2 * i] = smaller(extremes[2 * i], row[i])
-        row[4 + 2 * i] = larger(extremes[2 * i + 1], row[i])
-        extremes[2 * i], extremes[2 * i + 1] = np.inf, -np.inf
-    for i in range(9):
-        row[i] = where(whole, row[i], np.nan)
-
-
 @helper
 def _descend_block(
     lanes, weights, network, runs, stop, momentum, begin, steps, every, rows, tile, memory
@@ -225,7 +214,9 @@ def _descend_block(
             widen(extremes[4:], _square(g, size))
             if step % every == 0 and step // every <= len(rows):
                 row, whole = vectors(lanes, rows[step // every - 1]), before - todo == every
-                _put_entry(row, extremes, excess, _square(g, size), fine & whole)
+                put_entry(
+                    row, extremes, excess, splat(excess, np.nan), _square(g, size), fine & whole
+                )
                 before = todo
         if measure:
             vectors(lanes, runs.rate)[0] = eta
@@ -262,8 +253,8 @@ def descend_samples(
     momentum  None, or (keep, push) of `momentum_descent`
     begin     steps taken before this call
     every     after so many steps, and again, an entry is made and runs.extremes begin anew, while
-    rows      [block - first, entry, 9, n] has room for it; its columns are those of
-              `traced_descent` with distances NaN, and lanes that did not take all steps are NaN
+    rows      [block - first, entry, 9, n] has room for it; its columns are those of `entries`
+              with distances NaN, and lanes that did not take all steps are NaN
     """
     n, layout, samples = len(lanes), network.layout, len(network.inputs)
     # a tile is a number of samples, even, whose signals fill TILE_BYTES

@@ -17,11 +17,11 @@ from flatmin.lanes.algebra import (
     dot,
     input_gradient,
     scale_into,
+    sweep_backward,
     transposed_times,
 )
 from flatmin.lanes.compiling import helper, inlined
 from flatmin.lanes.lanczos import Operator, inverse_or_zero, normalise, search
-from flatmin.lanes.linear_descent import sweep_backward
 from flatmin.lanes.vectors import fma, root
 
 

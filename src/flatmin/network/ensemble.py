@@ -38,7 +38,7 @@ def laid_out(flat: NDArray[Any], lanes: int, apart: bool = False) -> NDArray[Any
     """Rows `[network, number]` as `[block, number, lane]`, the last block padded with zeros.
 
     If `apart`, blocks have zeros at their ends so that no two share a pair of cache lines: threads
-    that write to a line in turns wait for each other (d = 20, L = 5: 0.44 instead of 0.34 us a step).
+    that write to a line in turns wait for each other (d = 20, L = 5: 0.44 us a step, not 0.34).
     """
     blocks, numbers, pair = -(-len(flat) // lanes), flat.shape[1], 128 // flat.itemsize
     if apart:

@@ -1,0 +1,68 @@
+"""What kernels of descent record of a run on its way: entries of a trace.
+
+Between two entries lie `every` steps, a stride. An entry holds what was measured at the weights
+that its last step led to, the least and the largest excess risk, distance and gradient over the
+steps of its stride, and, if asked for, the sharpness by Lanczos from the last eigenvector, at the
+last `window` steps of the stride: at the edge of stability all of them may alternate from step to
+step, which a value per stride would not show. All but the sharpness is at hand in the next step.
+Nothing here touches the weights, so recording does not change a trajectory.
+
+A start vector that follows one eigenvector does not notice when another overtakes it. So at every
+PROBE_EVERY-th measurement a fixed random vector is added to the start. That finds others, but does
+not prove that there are none: what is recorded is a value with its residual, without an interval.
+"""
+# mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False, disallow-untyped-calls=False
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flatmin.lanes.algebra import larger, smaller
+from flatmin.lanes.compiling import inlined
+from flatmin.lanes.tiles import put
+from flatmin.lanes.vectors import where
+
+PROBE_EVERY = 8
+
+COLUMNS = (
+    *("excess_risk", "distance", "gradient"),
+    *("excess_risk_low", "excess_risk_high"),
+    *("distance_low", "distance_high"),
+    *("gradient_low", "gradient_high"),
+)
+"""What an entry holds of a lane, with the gradient squared."""
+
+SHARPNESS_COLUMNS = (
+    *("sharpness", "sharpness_residual", "sharpness_products"),
+    *("sharpness_low", "sharpness_high"),
+)
+"""What it holds besides, if sharpness is asked for."""
+
+PLAIN = len(COLUMNS)
+
+
+class Spectrum(NamedTuple):
+    """How sharpness is measured along a run."""
+
+    starts: NDArray[Any]  # [block, dimension, n] start coordinates
+    probe: NDArray[Any]  # [dimension], of norm 1
+    number: int  # of the first entry of a call in the whole run
+    window: int  # measured at so many steps at the end of a stride
+    tolerance: float
+    max_products: int
+    basis: int
+
+
+@inlined
+def put_entry(row, extremes, excess, distance, square, whole):
+    """An entry of the lanes in `whole`, NaN in the others; the extremes begin anew."""
+    put(row, 1, (excess, distance, square))
+    for i in range(3):
+        row[3 + 2 * i] = smaller(extremes[2 * i], row[i])
+        row[4 + 2 * i] = larger(extremes[2 * i + 1], row[i])
+        extremes[2 * i], extremes[2 * i + 1] = np.inf, -np.inf
+    for i in range(PLAIN):
+        row[i] = where(whole, row[i], np.nan)
