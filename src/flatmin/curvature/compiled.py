@@ -1,9 +1,11 @@
 """The sharpness of ensembles of small networks, by the compiled kernels.
 
-Run as a module it compiles the kernels for a few networks, and keeps them.
+Run as a module it compiles that of intervals for a few networks, and keeps it.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
@@ -27,9 +29,12 @@ from flatmin.network.ensemble import Ensemble, laid_out
 
 
 def compile_for_later() -> None:
-    """Have the kernels compiled by another process, where they are not yet."""
+    """Have the intervals' kernel compiled by another process, where it is not yet.
+
+    Most of the other one is compiled with a run that records its sharpness.
+    """
     if thread_count() > 1:
-        compile_beside(__name__, blocks_sharpness, blocks_interval)
+        compile_beside(__name__, blocks_interval)
 
 
 def on_rows(
@@ -46,15 +51,11 @@ def on_rows(
         architecture.output or (), rows.X, np.atleast_2d(rows.y.T),
         code_of(architecture.activation_name), 0.0,
     )  # fmt: skip
-    blocks, size, lanes = ensemble.lanes.shape
+    _, size, lanes = ensemble.lanes.shape
     vectors = laid_out(np.tile(start_vector(size), (n, 1)) if start is None else start, lanes)
-    results = np.empty((blocks, 3, lanes))
-    given = ((0.0,) * lanes, ensemble.lanes, network, vectors, tolerance, max_products)
-    over_blocks(
-        lambda *some: samples_sharpness.blocks_sharpness(
-            *given, min(BASIS, size), results, *some
-        ),
-        blocks,
+    results = _of_blocks(
+        samples_sharpness.blocks_sharpness, (0.0,) * lanes, ensemble.lanes, network, vectors,
+        tolerance, max_products, min(BASIS, size),
     )  # fmt: skip
     values, residuals, products = results.transpose(1, 0, 2).reshape(3, -1)[:, :n]
     return Sharpness(
@@ -79,10 +80,11 @@ def ensemble_sharpness(
 
     Their intervals are those of `lanes.inertia`, with an infinite high end where it proves nothing.
     """
-    architecture = ensemble.architecture
-    widths = (architecture.inputs, *architecture.widths)
-    network = linear(widths, architecture.p, regression.sigma, regression.w_star)
-    blocks, _, lanes = ensemble.lanes.shape
+    architecture, blocks, lanes = (
+        ensemble.architecture,
+        len(ensemble.lanes),
+        ensemble.lanes.shape[2],
+    )
     dimension = sum(map(sum, architecture.shapes))
     vectors = np.empty((blocks, dimension, lanes))
     hessian = LinearHessian(regression, architecture, ensemble.flat())
@@ -92,13 +94,11 @@ def ensemble_sharpness(
         coordinates = np.zeros((blocks * lanes, dimension))
         coordinates[: len(ensemble)] = hessian.restrict(start)
         vectors[:] = coordinates.reshape(blocks, lanes, dimension).transpose(0, 2, 1)
-    results = np.empty((blocks, 3, lanes))
-    given = ((0.0,) * lanes, ensemble.lanes, network, vectors)
-    how = (tolerance, max_products, min(BASIS, dimension), results)
-    over_blocks(lambda *some: blocks_sharpness(*given, *how, *some), blocks)
+    given = _given(regression, ensemble, vectors)
+    how = (tolerance, max_products, min(BASIS, dimension))
+    results = _of_blocks(blocks_sharpness, *given, *how)
     if certify:
-        ends = np.empty((blocks, 3, lanes))
-        over_blocks(lambda *some: blocks_interval(*given, 0.9 * tolerance, ends, *some), blocks)
+        ends = _of_blocks(blocks_interval, *given, 0.9 * tolerance)
     n = len(ensemble)
     coordinates = vectors.transpose(0, 2, 1).reshape(-1, dimension)[:n]
     values, residuals, products = results.transpose(1, 0, 2).reshape(3, -1)[:, :n]
@@ -116,6 +116,22 @@ def ensemble_sharpness(
     return judged(record, np.maximum(low, 0.0), in_range(high), INERTIA, tolerance)
 
 
+def _given(regression: Regression, ensemble: Ensemble, vectors: Float) -> tuple[Any, ...]:
+    """What both kernels of linear networks take."""
+    architecture = ensemble.architecture
+    widths = (architecture.inputs, *architecture.widths)
+    network = linear(widths, architecture.p, regression.sigma, regression.w_star)
+    return (0.0,) * ensemble.lanes.shape[2], ensemble.lanes, network, vectors
+
+
+def _of_blocks(kernel: Any, lanes: tuple[float, ...], weights: Float, *given: Any) -> Float:
+    """What a kernel finds of all blocks, `[block, 3, lane]`."""
+    found = np.empty((len(weights), 3, len(lanes)))
+    over_blocks(lambda *some: kernel(lanes, weights, *given, found, *some), len(weights))
+    return found
+
+
 if __name__ == "__main__":
     one = Ensemble.from_flat(Architecture.mlp(1, 1), np.ones((1, 1)))
-    ensemble_sharpness(Regression.from_arrays(np.ones((1, 1)), np.ones(1)), one, 1e-10, 1)
+    data = Regression.from_arrays(np.ones((2, 1)), np.ones(2))
+    _of_blocks(blocks_interval, *_given(data, one, np.ones((1, 2, one.lanes.shape[2]))), 1e-10)

@@ -42,6 +42,11 @@ _RELATIVE_MOVE = 1e-11
 _DEFAULT_GRADIENT = 1e-12
 
 
+# Kernels that measure sharpness and have been used: for steps without a measurement they do as
+# well, and no other is compiled.
+_MEASURING: set[Any] = set()
+
+
 class Packed:
     """Networks in lanes: weights and what is beside them, per-lane numbers, start vectors.
 
@@ -330,10 +335,19 @@ class LinearBackend(Backend):
         lanes = packed.weights.shape[2]
         if rows is None:
             rows = _blank(0, False, lanes, self.kind)
+        kernel = (lanes, self.kind, self._form, self._rule and self._rule[1] is None)
+        if spectrum is not None:
+            _MEASURING.add(kernel)
+        elif kernel in _MEASURING:
+            spectrum = self._spectrum(packed, 0, 0, 0.0)
         descend(
             (self.kind.type(0),) * lanes, packed.weights, self._network, packed.runs, self._stop,
             self._rule, self._form, begin, steps, every, rows[None], spectrum, block, block + 1,
         )  # fmt: skip
+
+    def _spectrum(self, packed: Packed, number: int, window: int, tolerance: float) -> Spectrum:
+        basis = min(BASIS, self.range_dimension)
+        return Spectrum(packed.vectors, self._probe, number, window, tolerance, 2000, basis)
 
     def trace(
         self, packed: Packed, block: int, begin: int, every: int, entries: int, number: int,
@@ -343,10 +357,8 @@ class LinearBackend(Backend):
         sharp, spectrum = packed.vectors.size > 0, None
         rows = _blank(entries, sharp, packed.weights.shape[2], self.kind)
         if sharp:
-            spectrum = Spectrum(
-                packed.vectors, self._probe, number, recording.sharpness_steps,
-                recording.sharpness_tolerance, 2000, min(BASIS, self.range_dimension),
-            )  # fmt: skip
+            window, tolerance = recording.sharpness_steps, recording.sharpness_tolerance
+            spectrum = self._spectrum(packed, number, window, tolerance)
         self.advance(packed, block, begin, every * entries, rows, every, spectrum)
         return rows
 

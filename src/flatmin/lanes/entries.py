@@ -50,7 +50,7 @@ class Spectrum(NamedTuple):
     starts: NDArray[Any]  # [block, dimension, n] start coordinates
     probe: NDArray[Any]  # [dimension], of norm 1
     number: int  # of the first entry of a call in the whole run
-    window: int  # measured at so many steps at the end of a stride
+    window: int  # measured at so many steps at the end of a stride; 0: not at all
     tolerance: float
     max_products: int
     basis: int

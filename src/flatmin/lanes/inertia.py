@@ -322,8 +322,10 @@ def blocks_interval(lanes, weights, network, starts, share, results, first, last
     results [block, 3, n]. The high end is the quotient times 1 + share where that is proved,
     infinite elsewhere."""
     layout = network.layout
-    depth, square = len(layout.widths) - 1, layout.widths.max() ** 2
-    size = 3 * layout.nodes[-1] + 3 * depth + 5 * square
+    depth, widest = len(layout.widths) - 1, 0
+    for width in layout.widths:  # max() of an array takes a third of a second to compile
+        widest = max(widest, width)
+    size = 3 * layout.nodes[-1] + 3 * depth + 5 * widest**2
     memory = scratch(size * len(lanes), starts[0].reshape(-1))
     for block in range(first, last):
         found = _block_interval(

@@ -213,7 +213,7 @@ def _descend_block(
         recorded = step == due and entry < len(rows)
         if spectrum is not None:
             of_window = step - due + max(min(spectrum.window, every), 1) - 1
-            if of_window >= 0 and entry < len(rows):
+            if spectrum.window > 0 and of_window >= 0 and entry < len(rows):
                 turn = (spectrum.number + entry) * spectrum.window + of_window
                 found = _measured(lanes, weights, network, spectrum, block, turn, room)
                 value, residual, products = found
@@ -230,7 +230,7 @@ def _descend_block(
             row, whole = vectors(lanes, rows[entry]), fine & (before - left == every)
             square, apart = gradient_square(a, b, network.layout), dot(error, error, d)
             put_entry(row, extremes, excess, apart, square, whole)
-            if spectrum is not None:
+            if rows.shape[1] > PLAIN:
                 put(row[PLAIN:], 1, (value, residual, spent, low, high))
                 for i in range(PLAIN, rows.shape[1]):
                     row[i] = where(whole, row[i], np.nan)
