@@ -56,17 +56,12 @@ def samples_kernel() -> None:
     descend(SAMPLES, networks(WIDE, TANH), 1e-3, 1, threads=1, precision="float32")
 
 
-def trace_kernel() -> None:
-    for size in (NARROW, WIDE):
-        recording = Recording(1, ("sharpness",))
-        for rule in (PLAIN, MOMENTUM):
-            descend(DATA, networks(size), 1e-3, 1, threads=1, recording=recording, rule=rule)
-
-
 def linear_kernel() -> None:
-    for size in (NARROW, WIDE):
-        descend(DATA, networks(size), 1e-3, 1, threads=1)
-        descend(DATA, networks(size), 1e-3, 1, threads=1, rule=MOMENTUM)
+    """Without measurements first: who has a kernel that measures takes no other."""
+    for recording in (None, Recording(1, ("sharpness",))):
+        for size in (NARROW, WIDE):
+            for rule in (PLAIN, MOMENTUM):
+                descend(DATA, networks(size), 1e-3, 1, threads=1, recording=recording, rule=rule)
     descend(DATA, networks(NARROW), 1e-3, 1, precision="float32")
 
 
@@ -77,7 +72,7 @@ def orbits_kernel() -> None:
 
 # The longest first, so that the cores end together.
 KERNELS: tuple[Callable[[], None], ...] = (
-    *(curvature_lanes, samples_kernel, trace_kernel, linear_kernel, flow_kernel, orbits_kernel),
+    *(linear_kernel, curvature_lanes, samples_kernel, flow_kernel, orbits_kernel),
 )
 
 if __name__ == "__main__":

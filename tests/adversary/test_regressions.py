@@ -214,3 +214,20 @@ print(sum(entry.stats.cache_hits.values()))
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([SOURCES, str(tmp_path)])}
     answer = run([sys.executable, "-c", code], env=environment)
     assert answer == (0, f"{int(other == 'compiles it')}\n", "")
+
+
+def test_another_process_compiles_the_kernel_that_is_asked_for(tmp_path: Path) -> None:
+    """It once ended with an error that nobody saw, and everything was compiled by one process."""
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": SOURCES}
+    command = [sys.executable, "-m", "flatmin.curvature.compiled"]
+    assert run(command, env=environment) == (0, "", "")
+    code = """
+import flatmin
+from flatmin.lanes.inertia import blocks_interval
+
+network = flatmin.Architecture.mlp(5, 3)
+start = flatmin.initialise(network, "gaussian", 0.5, seed=0, networks=1)
+flatmin.sharpness(flatmin.gaussian_samples(seed=0).regression(), start)
+print(sum(blocks_interval.stats.cache_hits.values()))
+"""
+    assert run([sys.executable, "-c", code], env=environment) == (0, "1\n", "")
