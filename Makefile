@@ -7,6 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DOCS_READY := $(VENV)/.ready-docs
 LAB_READY := $(VENV)/.ready-lab
+ATTACK_READY := $(VENV)/.ready-attack
 BROWSER_READY := $(VENV)/.ready-browser
 GENERATED := docs/_generated
 # A process a core, each with whole files of tests, in the order of tests/conftest.py.
@@ -65,7 +66,12 @@ test-browser: $(BROWSER_READY)
 test-processors: $(READY)
 	PYTEST_ADDOPTS="$(SIDE_BY_SIDE)" $(BIN)/python scripts/test_processors.py $(SETTINGS)
 
-attack: $(READY)
+# atheris is not to be had everywhere; without it the readers are left to the other grammars.
+$(ATTACK_READY): $(READY)
+	-PIP_CONSTRAINT=$(abspath constraints.txt) $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[attack]'
+	@touch $@
+
+attack: $(ATTACK_READY)
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/compile_ahead.py
 	$(BIN)/python -m tests.adversary $(if $(CASES),--cases $(CASES)) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
 

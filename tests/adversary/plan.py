@@ -23,13 +23,14 @@ class Row(NamedTuple):
 PLAN = {
     "kills": Row(0.4, 50),
     "surroundings": Row(0.1, 25),
+    "readers": Row(0.1, 50),
     "disks": Row(0.3, 75),
     "folders": Row(2.2, 200),
     "options": Row(3.2, 200),
     "specs": Row(3.0, 200),
     "texts": Row(1.8, 300),
     "tables": Row(4.0, 400),
-    "weights": Row(5.0, 500),
+    "weights": Row(4.9, 500),
 }
 
 
