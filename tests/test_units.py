@@ -157,6 +157,21 @@ def test_powers_of_two_change_no_bit_of_a_run(
     _same_bits(there, Rescaled(table, depth).run(METHODS[method], 100))
 
 
+@pytest.mark.parametrize("powers", [(24, -18), (-37, 30), (1, -9)])
+@pytest.mark.parametrize("size", [1e30, 1e34, 1e36, 1e120])
+def test_whether_weights_are_too_large_does_not_hang_on_units(
+    powers: tuple[int, int], size: float
+) -> None:
+    """A sharpness of weights far out is a number in all units, or in none."""
+    f, c = powers
+    found = []
+    for units in (Rescaled("iris", 2), Rescaled("iris", 2, 2.0**f, 2.0 ** (f + 2 * c))):
+        flat = size * units.c * np.ones((1, units.network.parameters))
+        sharp = flatmin.sharpness(units.data, Ensemble.from_flat(units.network, flat))
+        found.append([units.back(x, g=2, c=-2) for x in (sharp.value, sharp.low, sharp.high)])
+    np.testing.assert_array_equal(found[1], found[0])
+
+
 DECIMALS = [(1e-12, 1e-12), (1e12, 1e12), (1e-12, 1e12), (1e12, 1e-12), (1.0, 1e-6), (1e8, 1e8)]
 
 

@@ -39,7 +39,7 @@ def products(layers: Sequence[Float]) -> list[tuple[Float, Float]]:
 class MultivariateHessian(NonlinearHessian):
     """Gradient and Hessian of linear networks with several outputs."""
 
-    largest_product = 150.0
+    largest_product = 100.0
 
     def __init__(self, problem: Problem, architecture: Architecture, flat: Float) -> None:
         super().__init__(stand_in(problem.regression()), architecture, flat)

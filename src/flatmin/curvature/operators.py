@@ -24,8 +24,8 @@ class Hessian:
     networks: int
     dimension: int
     # The logarithm of how large a product of the layers' norms may be without overflow: of linear
-    # networks its fourth powers are formed, of others squares.
-    largest_product = 150.0
+    # networks its fourth powers are formed, in units from 1e-12 to 1e12; of others squares.
+    largest_product = 100.0
 
     def gradient(self) -> Float:
         """Flat gradients `[network, P]`."""

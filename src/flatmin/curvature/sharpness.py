@@ -33,6 +33,7 @@ from flatmin.curvature.record import NONE, Sharpness
 from flatmin.data.samples import Problem
 from flatmin.network.architecture import Architecture, Family
 from flatmin.network.ensemble import Ensemble
+from flatmin.theory.units import Units
 
 Weights = Ensemble | Sequence[ArrayLike]
 
@@ -102,7 +103,7 @@ def sharpness(
     max_products = check_count("max_products", max_products)
     ensemble, single = _as_ensemble(problem, weights, p)
     first = None if start is None else _start_vectors(ensemble, start)
-    usable = _within_range(ensemble)
+    usable = _within_range(problem, ensemble)
     if not usable.all():
         # Diverged networks stay in place with NaN; zeros stand in for them while others are solved.
         flat = np.where(usable[:, None], ensemble.flat(), 0.0)
@@ -283,11 +284,16 @@ def _mix(hessian: Hessian, guess: Float | None) -> Float:
     return unit + 0.1 * random
 
 
-def _within_range(ensemble: Ensemble) -> Yes:
-    """Networks whose weights are finite and whose products of layers cannot overflow."""
-    largest = HESSIANS[ensemble.architecture.family].largest_product
+def _within_range(problem: Problem, ensemble: Ensemble) -> Yes:
+    """Networks whose weights are finite and whose products of layers cannot overflow; of linear
+    ones in the unit of weights, so that it is the same in all units."""
+    architecture, unit = ensemble.architecture, 1.0
+    largest = HESSIANS[architecture.family].largest_product
+    if architecture.linear:
+        known = problem.regression(), architecture.depth, architecture.output_norm
+        unit = Units.of(*known).weight
     with np.errstate(over="ignore", invalid="ignore"):
-        norms = [np.sqrt(np.sum(w * w, axis=(1, 2))) for w in ensemble.layers()]
+        norms = [np.sqrt(np.sum(w * w, axis=(1, 2))) / unit for w in ensemble.layers()]
         size = sum(np.log(np.maximum(norm, 1.0)) for norm in norms)
     return np.asarray(np.isfinite(size) & (size < largest))
 
