@@ -111,6 +111,10 @@ REFUSED = [
         ),
     ),
     ("a bomb of one line", _table("t.csv.gz", gzip.compress(bytes(1 << 27), 9, mtime=0))),
+    *(
+        (f"a row too long that ends in half a letter{where}", _table("t.csv", b"a,y\n1,2\n" + row))
+        for where, row in (("", b"3,4,\xdc\n5,6\n"), (" and the file with it", b"3,4,\xdc"))
+    ),
     ("half a gzip file", _table("t.csv.gz", gzip.compress(CSV, mtime=0)[:-99])),
     ("a Parquet name that is no UTF-8", _table("\udcff.parquet", CSV)),
     ("a pipe", Case((*PREDICT, "p.csv"), prepare=lambda folder: os.mkfifo(folder / "p.csv"))),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import weakref
+from codecs import getincrementaldecoder
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -122,10 +123,17 @@ class _Lent:
 
     def __init__(self, stream: BinaryIO, lend: Callable[[Any], None]) -> None:
         self.closed, self._stream, self._lend = False, stream, lend
+        self._decoder = getincrementaldecoder("utf-8")()
         lend(self)
 
     def read(self, size: int) -> memoryview:
-        block = memoryview(self._stream.read(size))
+        """The next block; pyarrow would print what `unfit` cannot be told because it is no text."""
+        content = self._stream.read(size)
+        try:
+            self._decoder.decode(content, final=not content)
+        except UnicodeDecodeError as error:
+            raise OSError(str(error)) from None
+        block = memoryview(content)
         self._lend(block)
         return block
 
