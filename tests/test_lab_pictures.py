@@ -10,7 +10,7 @@ import oracles
 from flatmin.core.errors import SettingError
 from flatmin.lab import bifurcation, maps, panels
 from flatmin.lab.engine import ground_of
-from flatmin.lab.sentences import Sight, sentence
+from flatmin.lab.sentences import sentence
 from flatmin.lab.settings import setting_of
 from flatmin.lab.tables import Tables
 from lab_settings import EDGE, PLAIN, like
@@ -25,7 +25,11 @@ def tables():
 
 @pytest.mark.parametrize("axis", maps.AXES)
 def test_a_pixel_is_the_run_it_stands_for(axis, tables):
-    plan, picture = maps.whole(setting_of(PLAIN), axis, tables)
+    plan = maps.plan(setting_of(PLAIN), axis, tables)
+    picture = maps.Picture(plan)
+    for number in range(len(plan.strides)):
+        for batch in maps.batches(plan, number):
+            picture.add(batch, maps.run(batch, plan.steps))
     pixels = picture.at(1)
     rows, columns = len(plan.rows), len(plan.rates)
     assert np.shape(pixels["state"]) == (rows, columns)
@@ -155,34 +159,26 @@ def test_orbits_are_for_gradient_descent(method, tables):
         bifurcation.orbits(ground_of(setting_of(content), tables))
 
 
-def sight(sharpness, excess=None, edge=10.0):
+def said(sharpness, excess=None, edge=10.0):
     values = np.asarray(sharpness, dtype=float)
     risk = np.geomspace(1.0, 0.1, len(values)) if excess is None else np.asarray(excess)
-    return Sight(
-        step=len(values) - 1,
-        excess=risk,
-        sharpness=values,
-        edge=edge,
-        formula="2/eta",
-        excess_at_zero=1.0,
-        goal=1e-3,
-    )
+    return sentence(risk, values, edge, formula="2/eta", excess_at_zero=1.0, goal=1e-3)
 
 
 @pytest.mark.parametrize(
-    ("seen", "words"),
+    ("sentence", "words"),
     [
-        (sight(np.linspace(2, 8, 30)), "Sharpness rises, to 0.79 of 2/eta"),
-        (sight(np.linspace(2, 10.2, 30)), "has reached 2/eta: from here it oscillates"),
-        (sight([9.0] + [9.0, 12.0] * 40), "swings about 2/eta: this is the edge of stability"),
-        (sight([30.0] * 20), "above 2/eta: every step overshoots"),
-        (sight([5.0] * 30), "Sharpness is 0.5 of 2/eta"),
-        (sight([5.0] * 30, [1.0] * 30), "near the saddle"),
-        (sight([5.0] * 30, np.geomspace(1, 1e-4, 30)), "Learned"),
-        (sight([5.0] * 30, np.geomspace(1, 1e4, 30)), "run away"),
-        (sight([5.0] * 30, [*np.geomspace(1, 0.01, 20), *np.geomspace(0.01, 0.5, 10)]), "jumps"),
-        (sight(np.linspace(2, 8, 30), edge=None), "Sharpness rises: "),
+        (said(np.linspace(2, 8, 30)), "Sharpness rises, to 0.79 of 2/eta"),
+        (said(np.linspace(2, 10.2, 30)), "has reached 2/eta: from here it oscillates"),
+        (said([9.0] + [9.0, 12.0] * 40), "swings about 2/eta: this is the edge of stability"),
+        (said([30.0] * 20), "above 2/eta: every step overshoots"),
+        (said([5.0] * 30), "Sharpness is 0.5 of 2/eta"),
+        (said([5.0] * 30, [1.0] * 30), "near the saddle"),
+        (said([5.0] * 30, np.geomspace(1, 1e-4, 30)), "Learned"),
+        (said([5.0] * 30, np.geomspace(1, 1e4, 30)), "run away"),
+        (said([5.0] * 30, [*np.geomspace(1, 0.01, 20), *np.geomspace(0.01, 0.5, 10)]), "jumps"),
+        (said(np.linspace(2, 8, 30), edge=None), "Sharpness rises: "),
     ],
 )
-def test_sentences_follow_what_happens(seen, words):
-    assert words in sentence(seen)
+def test_sentences_follow_what_happens(sentence, words):
+    assert words in sentence

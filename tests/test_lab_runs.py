@@ -15,7 +15,7 @@ import flatmin
 from commands import call
 from flatmin.lab import code, engine
 from flatmin.lab.engine import QUANTITIES, follow, ground_of
-from flatmin.lab.records import csv_text
+from flatmin.lab.entries import csv_text
 from flatmin.lab.scenes import SCENES
 from flatmin.lab.settings import address, from_address, setting_of
 from flatmin.lab.tables import Tables
@@ -73,8 +73,7 @@ def test_python_lines_give_the_same_bits(name, tables):
 @pytest.mark.parametrize("name", [*VARIED, "table", *(f"scene-{one.name}" for one in SCENES)])
 def test_the_command_gives_the_same_bits(name, tables, tmp_path, monkeypatch, capsys):
     if name == "table":
-        stored = tables.keep(TABLE)
-        problem = {"file": stored.key, "target": "y", "intercept": True}
+        problem = tables.keep(str(TABLE), ["y"], preparation=flatmin.Preparation(intercept=True))
         content = like(problem=problem, architecture__depth=3)
     else:
         scenes = {f"scene-{one.name}": one.settings for one in SCENES}
@@ -216,7 +215,7 @@ def test_page_and_file_say_the_same_words_about_the_same_mistake(mistake):
         (like(repetitions=1000), "repetitions must be at most 200"),
         (like(changes=[[10, 0.1], [10, 0.2]]), "changes must be in the order of steps"),
         (like(changes=[[60, 0.1]]), "changes must come before step 60"),
-        (like(method__steps=3000, changes=[[4, 0.1]]), "changes must be at records, every 3"),
+        (like(method__steps=3000, changes=[[4, 0.1]]), "changes must be at entries, every 3"),
         (like(method={"name": "flow"}, changes=[[9, 0.1]]), "gradient flow has no learning rate"),
         (like(method__name="central-flow"), "method.name must be one of descent, flow, heavy-ball"),
         (like(grid={"depth": [1, 2]}, architecture={"kind": "residual"}), "leave the grid out"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 
-from flatmin.data.preparation import NOTHING, Preparation
 from flatmin.dynamics.methods import METHODS
 from flatmin.lab.engine import QUANTITIES, Ground, recording, segments
 from flatmin.lab.settings import Setting, address
@@ -40,9 +39,11 @@ def _data(setting: Setting, tables: Tables) -> list[str]:
         words = [repr(tables.find(problem.file).shown), repr(problem.target_names)]
         if problem.features is not None:
             words.append(f"features={list(problem.features)!r}")
-        prepared = problem.preparation()
-        if prepared != NOTHING:
-            words.append(f"preparation={_preparation(prepared)}")
+        prepared = [
+            f"{name}={value!r}" for name, value in vars(problem.preparation()).items() if value
+        ]
+        if prepared:
+            words.append(f"preparation=flatmin.Preparation({', '.join(prepared)})")
         return [f"samples = flatmin.read_samples({', '.join(words)})"]
     seed = setting.seed if problem.seed is None else problem.seed
     words = [f"n={problem.n}", f"d={problem.d}", f"noise={problem.noise!r}", f"seed={seed}"]
@@ -52,12 +53,6 @@ def _data(setting: Setting, tables: Tables) -> list[str]:
     elif problem.outputs > 1:
         words.append(f"targets={problem.outputs}")
     return [f"samples = flatmin.{problem.generator}_samples({', '.join(words)})"]
-
-
-def _preparation(prepared: Preparation) -> str:
-    given = {name: getattr(prepared, name) for name in PREPARING}
-    words = ", ".join(f"{name}={value!r}" for name, value in given.items() if value)
-    return f"flatmin.Preparation({words})"
 
 
 def _network(ground: Ground) -> list[str]:

@@ -2,7 +2,7 @@
 
 A run is a function of its setting, so that the same address shows the same run, to the bit. It is
 made ahead of what the page has shown, in pieces: one of most runs, several of those that take
-long. Pieces end at records and at multiples of 16 steps, where the engine looks whether a run has
+long. Pieces end at entries and at multiples of 16 steps, where the engine looks whether a run has
 settled, so how a run is cut changes no weight. (A sharpness is found from the last eigenvector, and
 at the beginning of a piece anew: there its last digits, below its tolerance, may differ.)
 """
@@ -10,7 +10,7 @@ at the beginning of a piece anew: there its last digits, below its tolerance, ma
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -145,9 +145,9 @@ def together(network: Architecture) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """Some records of a run, the first of them number `first`.
+    """Some entries of a run, the first of them number `first`.
 
-    Columns have one number a record; of an ensemble `name` is the median over networks and
+    Columns have one number an entry; of an ensemble `name` is the median over networks and
     `name_low`, `name_high` are the ends of its band.
     """
 
@@ -160,7 +160,7 @@ class Piece:
         return len(self.columns["step"])
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class End:
     """How a run ended."""
 
@@ -170,7 +170,6 @@ class End:
     sentence: str
     states: dict[str, int]
     learned_count: int
-    outcome: Outcome = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -225,7 +224,7 @@ def advance(
 
 
 def follow(ground: Ground, progress: Advance | None = None) -> Iterator[Piece]:
-    """A run from its first record to its end, piece by piece."""
+    """A run from its first entry to its end, piece by piece."""
     if ground.setting.method.continuous:
         yield _flow(ground, progress)
         return
@@ -322,7 +321,7 @@ def _end(ground: Ground, initial: Ensemble, outcome: Outcome, rate: float | None
         words = ", ".join(f"{count} {state}" for state, count in states.items())
         sentence = f"{int(outcome.learned.sum())} of {setting.networks} learned; {words}."
     most, learned = max(states, key=lambda state: states[state]), int(outcome.learned.sum())
-    return End(most, bool(outcome.learned.all()), at, sentence, states, learned, outcome)
+    return End(most, bool(outcome.learned.all()), at, sentence, states, learned)
 
 
 def training(ground: Ground, initial: Ensemble, outcome: Outcome, method: Method) -> Training:
@@ -349,7 +348,7 @@ def facts(ground: Ground) -> dict[str, Any]:
         "w_star_norm": data.w_star_norm,
         "risk_min": data.risk_min,
         "excess_at_zero": data.excess_at_zero,
-        "goal": setting_goal(ground),
+        "goal": ground.setting.method.learned_at * data.excess_at_zero,
         "linear": network.linear,
         "ceiling": ground.ceiling,
         "minimal": None if known is None else known.exact,
@@ -362,8 +361,3 @@ def facts(ground: Ground) -> dict[str, Any]:
         "every": ground.setting.every,
         "steps": ground.setting.steps,
     }
-
-
-def setting_goal(ground: Ground) -> float:
-    """The excess risk at which a run counts as learned."""
-    return ground.setting.method.learned_at * ground.samples.regression().excess_at_zero

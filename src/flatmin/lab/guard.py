@@ -8,11 +8,13 @@ asked for.
 
 from __future__ import annotations
 
-import json
 import secrets
-from http.cookies import CookieError, SimpleCookie
 from typing import Any
-from urllib.parse import parse_qs
+
+from starlette.datastructures import MutableHeaders
+from starlette.requests import HTTPConnection
+from starlette.responses import JSONResponse
+from starlette.websockets import WebSocketClose
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 COOKIE = "flatmin-lab"
@@ -40,59 +42,48 @@ class Guard:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        headers = {name.decode("latin-1"): value for name, value in scope["headers"]}
-        refusal = self._refusal(scope, headers)
-        given = self._given(scope)
+        asked = HTTPConnection(scope)
+        refusal = self._refusal(asked)
+        if refusal is not None and scope["type"] == "websocket":
+            await receive()
+            await WebSocketClose(1008, refusal[1])(scope, receive, send)
+            return
         if refusal is not None:
-            await _refuse(scope, receive, send, *refusal)
+            status, words = refusal
+            await JSONResponse({"message": words}, status, HEADERS)(scope, receive, send)
             return
 
         async def with_headers(message: Any) -> None:
             if message["type"] == "http.response.start":
-                extra = dict(HEADERS)
-                if self._token is not None and given is not None:
+                headers = MutableHeaders(scope=message)
+                headers.update(HEADERS)
+                if self._token is not None and "token" in asked.query_params:
                     cookie = f"{COOKIE}={self._token}; HttpOnly; SameSite=Strict; Path=/"
-                    extra["set-cookie"] = cookie
-                pairs = [(k.encode(), v.encode("latin-1")) for k, v in extra.items()]
-                message = message | {"headers": [*message.get("headers", ()), *pairs]}
+                    headers["set-cookie"] = cookie
             await send(message)
 
         await self._app(scope, receive, with_headers)
 
-    def _refusal(self, scope: Any, headers: dict[str, bytes]) -> tuple[int, str] | None:
-        host = headers.get("host", b"").decode("latin-1").lower()
+    def _refusal(self, asked: HTTPConnection) -> tuple[int, str] | None:
+        host = asked.headers.get("host", "").lower()
         if self._hosts is not None and _name(host) not in self._hosts:
             return 403, "this server does not answer to that host"
-        origin = headers.get("origin", b"http://" + host.encode("latin-1")).decode("latin-1")
+        origin = asked.headers.get("origin", f"http://{host}")
         if origin.lower() not in (f"http://{host}", f"https://{host}"):
             return 403, "requests from other sites are refused"
-        if self._token is not None and not self._known(scope, headers):
+        if self._token is not None and not self._known(asked, self._token):
             return 401, "open the address with the token that the terminal shows"
         return None
 
-    def _known(self, scope: Any, headers: dict[str, bytes]) -> bool:
-        assert self._token is not None
-        shown = [self._given(scope)]
-        bearer = headers.get("authorization", b"").decode("latin-1")
+    def _known(self, asked: HTTPConnection, token: str) -> bool:
+        """Whether the token is in the address, in a header or in a cookie."""
+        shown = [asked.query_params.get("token"), asked.cookies.get(COOKIE)]
+        bearer = asked.headers.get("authorization", "")
         shown.append(bearer.removeprefix("Bearer ") if bearer.startswith("Bearer ") else None)
-        try:
-            cookies = SimpleCookie(headers.get("cookie", b"").decode("latin-1"))
-            shown.append(cookies[COOKIE].value if COOKIE in cookies else None)
-        except CookieError:
-            pass
         return any(
-            one is not None and secrets.compare_digest(one.encode(), self._token.encode())
+            one is not None and secrets.compare_digest(one.encode(), token.encode())
             for one in shown
         )
-
-    def _given(self, scope: Any) -> str | None:
-        """The token in the address, if there is one."""
-        try:
-            query = parse_qs(scope.get("query_string", b"").decode("latin-1"), max_num_fields=20)
-        except ValueError:
-            return None
-        found: list[str] = query.get("token", [])
-        return found[0] if found else None
 
 
 def _name(host: str) -> str:
@@ -100,15 +91,3 @@ def _name(host: str) -> str:
     if host.startswith("["):
         return host.partition("]")[0] + "]"
     return host.partition(":")[0]
-
-
-async def _refuse(scope: Any, receive: Any, send: Any, status: int, words: str) -> None:
-    if scope["type"] == "websocket":
-        await receive()
-        await send({"type": "websocket.close", "code": 1008, "reason": words})
-        return
-    body = json.dumps({"message": words}).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    headers += [(k.encode(), v.encode("latin-1")) for k, v in HEADERS.items()]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

@@ -59,19 +59,10 @@ class Plan:
 
     def as_dict(self) -> dict[str, Any]:
         """What the page needs for axes and lines."""
-        found: dict[str, Any] = plain(
-            {
-                "axis": self.axis,
-                "rates": self.rates,
-                "values": [row.value for row in self.rows],
-                "ceilings": [row.ground.ceiling for row in self.rows],
-                "steps": self.steps,
-                "states": STATES,
-                "strides": self.strides,
-                "problem": self.problem,
-            }
-        )
-        return found
+        own = {name: plain(value) for name, value in vars(self).items() if name != "rows"}
+        values = [row.value for row in self.rows]
+        ceilings = plain([row.ground.ceiling for row in self.rows])
+        return own | {"values": values, "ceilings": ceilings, "states": STATES}
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,17 +74,6 @@ class Batch:
     rows: Whole
     rates: Float
     start: Ensemble
-
-
-@dataclass(frozen=True, eq=False)
-class Found:
-    """What became of a batch: states as places in `STATES`, S/S_min, excess risk over that at 0."""
-
-    columns: Whole
-    rows: Whole
-    state: Whole
-    ratio: Float
-    excess: Float
 
 
 def _rounded(values: Float) -> Float:
@@ -206,8 +186,9 @@ def batches(plan: Plan, number: int) -> Iterator[Batch]:
         yield batch()
 
 
-def run(batch: Batch, steps: int, progress: Advance | None = None) -> Found:
-    """The runs of a batch to their ends."""
+def run(batch: Batch, steps: int, progress: Advance | None = None) -> Float:
+    """What became of a batch, `[3, pixel]`: states as places in `STATES`, S/S_min, and the excess
+    risk over that at w = 0."""
     ground = batch.ground
     how: Any = {"rule": ground.method().rule, "threads": 1, "progress": progress}
     outcome = descend(ground.samples, batch.start, batch.rates, steps, **how)
@@ -221,22 +202,19 @@ def run(batch: Batch, steps: int, progress: Advance | None = None) -> Found:
         ratio /= known.exact
     with np.errstate(invalid="ignore"):
         excess = outcome.excess_risk / regression.excess_at_zero
-    return Found(batch.columns, batch.rows, places, ratio, excess)
+    return np.stack([places, ratio, excess])
 
 
 class Picture:
     """A map as far as it has been made."""
 
     def __init__(self, plan: Plan) -> None:
-        shape = (len(plan.rows), len(plan.rates))
-        self._state = np.full(shape, -1, dtype=np.int64)
-        self._ratio, self._excess = np.full((2, *shape), np.nan)
+        self._found = np.full((3, len(plan.rows), len(plan.rates)), np.nan)
+        self._found[0] = -1
 
-    def add(self, found: Found) -> None:
-        """Put a batch where it belongs."""
-        self._state[found.rows, found.columns] = found.state
-        self._ratio[found.rows, found.columns] = found.ratio
-        self._excess[found.rows, found.columns] = found.excess
+    def add(self, batch: Batch, found: Float) -> None:
+        """Put what became of a batch where it belongs."""
+        self._found[:, batch.rows, batch.columns] = found
 
     def at(self, stride: int) -> dict[str, Any]:
         """Every so many columns and rows, for the page; ratios to four digits."""
@@ -244,22 +222,9 @@ class Picture:
         def short(values: Float) -> list[list[float | None]]:
             return [
                 [float(f"{v:.4g}") if np.isfinite(v) else None for v in row]
-                for row in values[::stride, ::stride].tolist()
+                for row in values.tolist()
             ]
 
-        return {
-            "stride": stride,
-            "state": self._state[::stride, ::stride].tolist(),
-            "ratio": short(self._ratio),
-            "excess": short(self._excess),
-        }
-
-
-def whole(setting: Setting, axis: str, tables: Tables) -> tuple[Plan, Picture]:
-    """A map at once, for those who can wait."""
-    made = plan(setting, axis, tables)
-    picture = Picture(made)
-    for number in range(len(made.strides)):
-        for batch in batches(made, number):
-            picture.add(run(batch, made.steps))
-    return made, picture
+        state, ratio, excess = self._found[:, ::stride, ::stride]
+        found = {"ratio": short(ratio), "excess": short(excess)}
+        return {"stride": stride, "state": state.astype(int).tolist(), **found}

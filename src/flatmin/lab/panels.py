@@ -6,6 +6,7 @@ Layers and eigenvalues are measured at some points along the run, of its first n
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +31,7 @@ from flatmin.ledger.statements import STATEMENTS
 POINTS = 60
 EIGENVALUES = 4
 _SMALL, _TOLERANCE = 250, 1e-7
-_RECORDS = 40
+_ENTRIES = 40
 _MOST_MEASURED = 8_000_000
 """Of singular value decompositions of all layers, m n min(m, n): about ten seconds of checks."""
 
@@ -53,41 +54,41 @@ def snapshots(
 ) -> Snapshots:
     """Weights at about so many points of a run, up to step `until` (of a flow, at these times)."""
     now = ground.start(1)
-    flat, at = [now.flat()[0]], [0.0]
+    taken = [(0.0, now.flat()[0])]
+    way = _of_descent(ground, now, until, progress)
     if times is not None:
-        regression = ground.samples.regression()
-        for begin, end in itertools.pairwise(times):
-            now = flow(
-                regression, now, end=float(end - begin), threads=1, progress=progress
-            ).ensemble
-            flat.append(now.flat()[0])
-            at.append(float(end))
-        return Snapshots(np.array(at), Ensemble.from_flat(ground.network, np.array(flat)))
+        way = _of_flow(ground, now, times, progress)
+    taken += [(at, weights.flat()[0]) for at, weights in way]
+    at, flat = zip(*taken, strict=True)
+    return Snapshots(np.array(at), Ensemble.from_flat(ground.network, np.array(flat)))
+
+
+def _of_flow(
+    ground: Ground, now: Ensemble, times: Float, progress: Advance | None
+) -> Iterator[tuple[float, Ensemble]]:
+    options: Any = {"threads": 1, "progress": progress}
+    for begin, end in itertools.pairwise(times):
+        now = flow(ground.samples.regression(), now, end=float(end - begin), **options).ensemble
+        yield float(end), now
+
+
+def _of_descent(
+    ground: Ground, now: Ensemble, until: int, progress: Advance | None
+) -> Iterator[tuple[float, Ensemble]]:
+    options: Any = {"tolerance": 1e-200, "observe_ends": False, "progress": progress}
     stride = max(1, -(-until // points(ground)))
-    stride += (
-        stride % 2 if stride > 1 else 0
-    )  # what alternates from step to step is seen on one side
+    if stride > 1:  # even: what alternates from step to step is seen on one side
+        stride += stride % 2
     beside = None
     for part in segments(ground.setting):
         step = part.begin
         while step < min(part.end, until):
             count = min(stride - step % stride, part.end - step, until - step)
-            found = advance(
-                ground,
-                now,
-                beside,
-                part.rate,
-                count,
-                tolerance=1e-200,
-                observe_ends=False,
-                progress=progress,
-            )
+            found = advance(ground, now, beside, part.rate, count, **options)
             now, beside, step = found.ensemble, found.beside, step + count
             if not np.isfinite(found.excess_risk[0]):
-                return Snapshots(np.array(at), Ensemble.from_flat(ground.network, np.array(flat)))
-            flat.append(now.flat()[0])
-            at.append(float(step))
-    return Snapshots(np.array(at), Ensemble.from_flat(ground.network, np.array(flat)))
+                return
+            yield float(step), now
 
 
 def layers(ground: Ground, taken: Snapshots, progress: Advance | None = None) -> dict[str, Any]:
@@ -181,7 +182,7 @@ def ledger(ground: Ground, until: int, progress: Advance | None = None) -> list[
         beside = done.beside
     rate, steps = part.rate, max(1, until - part.begin)
     method = ground.method(rate)
-    watch = Recording(max(1, steps // _RECORDS), recordable(ground.network))
+    watch = Recording(max(1, steps // _ENTRIES), recordable(ground.network))
     outcome = method.run(
         ground.samples, now, steps=steps, recording=watch, threads=1, progress=progress
     )

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import secrets
 import socket
 import threading
 import webbrowser
 from collections.abc import Callable
-from contextlib import suppress
 
 import uvicorn
 
 from flatmin.core.errors import SettingError
+from flatmin.core.memory import one_heap
 from flatmin.lab.guard import LOOPBACK
 from flatmin.lab.server import Lab, application
 
 PORT = 8765
 _ANY = ("0.0.0.0", "::", "")
 _LONGEST_MESSAGE = 200_000
-_ARENA_MAX = -8  # M_ARENA_MAX of malloc.h
 
 
 def serve(
@@ -34,7 +32,7 @@ def serve(
 
     On this machine only, unless a host is given, and then with a token.
     """
-    _keep_memory_together()
+    one_heap()
     token = None if host is None else secrets.token_urlsafe(18)
     listening = _listen("127.0.0.1" if host is None else host, port)
     name = "127.0.0.1" if host is None else (socket.gethostname() if host in _ANY else host)
@@ -60,12 +58,6 @@ def serve(
     finally:
         listening.close()
         lab.close()
-
-
-def _keep_memory_together() -> None:
-    """One heap for all threads: of glibc's many, each keeps what the others could use."""
-    with suppress(OSError, AttributeError):  # another C library
-        ctypes.CDLL(None).mallopt(_ARENA_MAX, 1)
 
 
 class _Server(uvicorn.Server):

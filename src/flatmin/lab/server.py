@@ -12,7 +12,6 @@ import io
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from importlib.resources import files
@@ -31,15 +30,15 @@ from flatmin.core.errors import FlatminError
 from flatmin.core.plain import plain
 from flatmin.dynamics import methods
 from flatmin.lab import code, maps, openapi
-from flatmin.lab.engine import Piece, facts, ground_of
+from flatmin.lab.engine import Ground, Piece, facts, ground_of
+from flatmin.lab.entries import csv_text
 from flatmin.lab.guard import Guard
-from flatmin.lab.records import csv_text
 from flatmin.lab.scenes import SCENES
 from flatmin.lab.session import Session
 from flatmin.lab.settings import LARGEST, METHODS, setting_of
 from flatmin.lab.shown import Pieces
 from flatmin.lab.tables import MOST_BYTES, Stored, Tables
-from flatmin.lab.workers import Stop, Stopped, Workers
+from flatmin.lab.workers import Stopped, Workers
 from flatmin.ledger.statement import Statement
 from flatmin.ledger.statements import STATEMENTS
 from flatmin.network.activations import ACTIVATIONS
@@ -55,21 +54,13 @@ _TYPES = {
 }
 
 
-@dataclass(frozen=True)
-class Opening:
-    """The table of the command line that the page opens with."""
-
-    table: Stored
-    problem: dict[str, Any]
-
-
 class Lab:
-    """What endpoints share."""
+    """What endpoints share; `problem` is that of the table that the page opens with."""
 
     workers: Workers
 
-    def __init__(self, tables: Tables, opening: Opening | None = None) -> None:
-        self.tables, self.opening = tables, opening
+    def __init__(self, tables: Tables, problem: dict[str, Any] | None = None) -> None:
+        self.tables, self.problem = tables, problem
         self.sessions = 0
         self.static = _static()
 
@@ -115,12 +106,9 @@ class Lab:
     async def start(self, request: Request) -> Response:
         """What the page offers: scenes, names of things, limits, and the opening table."""
         opening = None
-        if self.opening is not None:
-            table = self.opening.table
-            opening = {
-                "table": _table(table, self.tables),
-                "problem": self.opening.problem,
-            }
+        if self.problem is not None:
+            table = self.tables.find(self.problem["file"])
+            opening = {"table": _table(table, self.tables), "problem": self.problem}
         return JSONResponse(
             {
                 "version": __version__,
@@ -136,31 +124,18 @@ class Lab:
 
     async def check(self, request: Request) -> Response:
         """Whether settings are sound, and what is known of them before any step."""
-        settings = await _settings(request)
-
-        def look(stop: Stop) -> dict[str, Any]:
-            return facts(ground_of(setting_of(settings), self.tables))
-
-        return JSONResponse(plain(await self.workers.quick(look)))
+        ground = await self._ground(request)
+        return JSONResponse(plain(await self.workers.quick(lambda stop: facts(ground))))
 
     async def code(self, request: Request) -> Response:
         """A run as Python and as a command."""
-        settings = await _settings(request)
-
-        def write(stop: Stop) -> dict[str, str]:
-            ground = ground_of(setting_of(settings), self.tables)
-            return {
-                "python": code.as_python(ground, self.tables),
-                "command": code.as_command(ground, self.tables),
-            }
-
-        return JSONResponse(await self.workers.quick(write))
+        ground = await self._ground(request)
+        python, command = code.as_python(ground, self.tables), code.as_command(ground, self.tables)
+        return JSONResponse({"python": python, "command": command})
 
     async def csv(self, request: Request) -> Response:
-        """The records of a run as a table."""
-        settings = await _settings(request)
-        ground = await self.workers.quick(lambda stop: ground_of(setting_of(settings), self.tables))
-        job = Pieces(ground)
+        """The entries of a run as a table."""
+        job = Pieces(await self._ground(request))
         pieces: list[Piece] = []
         while not pieces or pieces[-1].end is None:
             if await request.is_disconnected():
@@ -171,6 +146,11 @@ class Lab:
             media_type="text/csv",
             headers={"content-disposition": 'attachment; filename="run.csv"'},
         )
+
+    async def _ground(self, request: Request) -> Ground:
+        """What the run of the settings in a request stands on."""
+        settings = await _settings(request)
+        return await self.workers.quick(lambda stop: ground_of(setting_of(settings), self.tables))
 
     async def table(self, request: Request) -> Response:
         """Take a table that was dropped on the page."""

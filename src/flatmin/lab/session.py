@@ -2,7 +2,7 @@
 
 A message is a JSON object with a `type`. The page asks for runs (in slot a, and b beside it), plays
 and pauses them, and asks for what else there is to see; `MESSAGES` lists it all. A question that is
-asked again replaces its unfinished answer. The session plays its runs: records go out thirty times
+asked again replaces its unfinished answer. The session plays its runs: entries go out thirty times
 a second as far as the playhead has come, and no faster than the page takes them.
 """
 
@@ -22,7 +22,7 @@ from flatmin.core.errors import FlatminError, SettingError
 from flatmin.core.plain import plain
 from flatmin.lab import maps, panels
 from flatmin.lab.bifurcation import ORBIT_STEPS, orbits
-from flatmin.lab.engine import facts, ground_of, together
+from flatmin.lab.engine import Ground, facts, ground_of, together
 from flatmin.lab.settings import setting_of
 from flatmin.lab.shown import Pieces, Shown
 from flatmin.lab.tables import Tables
@@ -116,13 +116,13 @@ class Session:
     # What the page asks for and waits for: jobs.
 
     async def run(self, message: dict[str, Any], number: int) -> None:
-        """A run of these settings from record `from` on: shown at once, played, or held there."""
-        slot, settings = _slot(message), message.get("settings")
+        """A run of these settings from entry `from` on: shown at once, played, or held there."""
+        slot = _slot(message)
         show = check_choice("show", str(message.get("show", "all")), SHOWS)
         begin = _count("from", message.get("from", 0))
 
         def prepare(stop: Stop) -> tuple[Shown, Pieces]:
-            ground = ground_of(setting_of(settings), self._tables)
+            ground = self._ground(message)
             shown, pieces = Shown(number, ground, plain(facts(ground))), Pieces(ground)
             shown.add(pieces(stop))
             return shown, pieces
@@ -150,6 +150,10 @@ class Session:
             if show == "all":
                 await self._show(slot, shown, len(shown))
             self._moved.set()
+
+    def _ground(self, message: dict[str, Any]) -> Ground:
+        """What the run of a message's settings stands on; for workers, it may take a while."""
+        return ground_of(setting_of(message.get("settings")), self._tables)
 
     async def _patiently(
         self, about: str, number: int, work: Coroutine[Any, Any, T], stops: Sequence[Stop] = ()
@@ -191,12 +195,9 @@ class Session:
         self._runs.pop(slot, None)
 
     def play(self, message: dict[str, Any]) -> None:
-        """Go on, from record `from` if it is given."""
+        """Go on, from entry `from` if it is given."""
         if "from" in message:
-            begin = _count("from", message["from"])
-            for shown in self._runs.values():
-                shown.sent = min(begin, len(shown))
-            self._head = float(begin)
+            self._head = float(self._back(message))
         self._playing = True
         self._play()
 
@@ -205,16 +206,21 @@ class Session:
         self._playing = self._wanted = False
 
     def step(self, message: dict[str, Any]) -> None:
-        """One record, or some, from record `from`."""
+        """One entry, or some, from entry `from`."""
         self._playing = False
-        begin, by = _count("from", message.get("from", 0)), _count("by", message.get("by", 1))
-        self._head = float(begin + by)
-        for shown in self._runs.values():
-            shown.sent = min(begin, len(shown))
+        by = _count("by", message.get("by", 1))
+        self._head = float(self._back(message) + by)
         self._play()
 
+    def _back(self, message: dict[str, Any]) -> int:
+        """What is shown is sent again from entry `from` on."""
+        begin = _count("from", message.get("from", 0))
+        for shown in self._runs.values():
+            shown.sent = min(begin, len(shown))
+        return begin
+
     def speed(self, message: dict[str, Any]) -> None:
-        """Records a second."""
+        """Entries a second."""
         value = message.get("value")
         if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
             raise SettingError(f"speed must be a positive number, got {value!r}"[:200])
@@ -227,7 +233,7 @@ class Session:
             self._jobs["play"] = asyncio.create_task(self._playback())
 
     async def _playback(self) -> None:
-        """Send records as the playhead passes them, until it stands at the end or is stopped."""
+        """Send entries as the playhead passes them, until it stands at the end or is stopped."""
         last = time.monotonic()
         while True:
             self._moved.clear()
@@ -274,24 +280,17 @@ class Session:
         shown = self._runs.get(_slot(message))
         if shown is None:
             return
-        until = min(until, shown.ground.setting.steps)
-        ground = shown.ground
-        of = until * ground.setting.networks
-
-        def judge(stop: Stop) -> list[dict[str, Any]]:
-            return panels.ledger(ground, until, stop)
-
-        rows = await self._slowly("ledger", number, judge, of)
+        ground, until = shown.ground, min(until, shown.ground.setting.steps)
+        judge = partial(panels.ledger, ground, until)
+        rows = await self._slowly("ledger", number, judge, until * ground.setting.networks)
         await self.send({"type": "ledger", "id": shown.id, "until": until, "rows": rows})
 
     async def advice(self, message: dict[str, Any], number: int) -> None:
         """A rate that was tested, for the network and start of these settings."""
-        settings = message.get("settings")
 
         def ask(stop: Stop) -> Advice | None:
-            ground = ground_of(setting_of(settings), self._tables)
-            setting = ground.setting
-            init = setting.initialisation
+            ground = self._ground(message)
+            setting, init = ground.setting, ground.setting.initialisation
             large = together(ground.network) < TESTED
             if setting.method.name != "descent" or init.scale is None or large:
                 return None
@@ -313,20 +312,17 @@ class Session:
     async def map(self, message: dict[str, Any], number: int) -> None:
         """How runs end over the rate and one other setting."""
         axis, settings = str(message.get("axis", "scale")), message.get("settings")
-
-        def prepare(stop: Stop) -> maps.Plan:
-            return maps.plan(setting_of(settings), axis, self._tables)
-
-        made = await self._workers.slow(prepare)
+        made = await self._workers.slow(
+            lambda stop: maps.plan(setting_of(settings), axis, self._tables)
+        )
         await self.send({"type": "map", "id": number, **made.as_dict()})
         picture, begun, ran = maps.Picture(made), time.monotonic(), 0
         for place, stride in enumerate(made.strides):
             todo = list(maps.batches(made, place))
 
             async def work(batch: maps.Batch) -> None:
-                picture.add(
-                    await self._workers.slow(lambda stop: maps.run(batch, made.steps, stop))
-                )
+                ended = partial(maps.run, batch, made.steps)
+                picture.add(batch, await self._workers.slow(ended))
 
             # No more of one person's batches wait at a time than there are cores.
             while todo:
@@ -341,14 +337,12 @@ class Session:
 
     async def orbits(self, message: dict[str, Any], number: int) -> None:
         """Where descent goes above the ceiling."""
-        settings = message.get("settings")
 
         def look(stop: Stop) -> dict[str, Any]:
-            ground = ground_of(setting_of(settings), self._tables)
-            found = plain(orbits(ground, stop))
-            return {"type": "orbits", "id": number, **found}
+            return orbits(self._ground(message), stop)
 
-        await self.send(await self._slowly("orbits", number, look, ORBIT_STEPS))
+        found = plain(await self._slowly("orbits", number, look, ORBIT_STEPS))
+        await self.send({"type": "orbits", "id": number, **found})
 
     def cancel(self, message: dict[str, Any]) -> None:
         """End a job that takes long."""
@@ -357,20 +351,10 @@ class Session:
 
 CANCELLED = ("map", "advice", "ledger", "orbits", "run-a", "run-b", "layers-a", "layers-b")
 
-JOBS = {
-    one.__name__: one
-    for one in (
-        *(Session.run, Session.layers, Session.ledger),
-        *(Session.advice, Session.map, Session.orbits),
-    )
-}
-ACTS = {
-    one.__name__: one
-    for one in (
-        *(Session.drop, Session.play, Session.pause),
-        *(Session.step, Session.speed, Session.cancel),
-    )
-}
+_JOBS = (Session.run, Session.layers, Session.ledger, Session.advice, Session.map, Session.orbits)
+_ACTS = (Session.drop, Session.play, Session.pause, Session.step, Session.speed, Session.cancel)
+JOBS = {one.__name__: one for one in _JOBS}
+ACTS = {one.__name__: one for one in _ACTS}
 MESSAGES = (*JOBS, *ACTS)
 """What a message may ask for."""
 

@@ -116,8 +116,10 @@ class Setting(Study):
                 f"got {self.method.name!r}"
             )
         self._check_changes()
-        if self.problem.outputs > 1:
-            self._check_outputs()
+        if self.problem.outputs > 1 and self.architecture.kind == "residual":
+            raise ValueError("architecture.kind 'residual' is for one output")
+        if self.problem.outputs > 1 and not self.linear:
+            raise ValueError("a network of several outputs must be linear")
         return self
 
     def _check_changes(self) -> None:
@@ -127,15 +129,9 @@ class Setting(Study):
         if self.changes and self.method.continuous:
             raise ValueError("changes must be left out: gradient flow has no learning rate")
         if any(step % self.every for step in steps):
-            raise ValueError(f"changes must be at records, every {self.every} steps, got {steps}")
+            raise ValueError(f"changes must be at entries, every {self.every} steps, got {steps}")
         if steps and steps[-1] >= self.steps:
             raise ValueError(f"changes must come before step {self.steps}, got {steps[-1]}")
-
-    def _check_outputs(self) -> None:
-        if self.architecture.kind == "residual":
-            raise ValueError("architecture.kind 'residual' is for one output")
-        if not self.linear:
-            raise ValueError("a network of several outputs must be linear")
 
     def plain(self) -> dict[str, Any]:
         """Nested dictionaries of plain values, without what is not set."""
@@ -158,7 +154,7 @@ class Setting(Study):
 
     @property
     def every(self) -> int:
-        """Steps between records: every step of runs up to 1000."""
+        """Steps between entries: every step of runs up to 1000."""
         return -(-self.steps // 1000)
 
 

@@ -1,4 +1,4 @@
-"""A run on somebody's screen: made piece by piece, sent record by record."""
+"""A run on somebody's screen: made piece by piece, sent entry by entry."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from flatmin.core.arrays import Float
+from flatmin.core.plain import plain
 from flatmin.lab.engine import End, Ground, Piece, follow
-from flatmin.lab.sentences import Sight, sentence
+from flatmin.lab.sentences import sentence
 from flatmin.lab.workers import Stop
 
 SHOWN = ("step", "time", "excess_risk", "distance", "sharpness", "edge")
@@ -67,7 +68,7 @@ class Shown:
         return found
 
     def frame(self, slot: str, until: int) -> dict[str, Any]:
-        """What the page has not seen of the run, up to a record."""
+        """What the page has not seen of the run, up to an entry."""
         begin, self.sent = self.sent, until
         part = {name: _numbers(column[begin:until]) for name, column in self.columns.items()}
         over = self.end is not None and until >= len(self)
@@ -82,7 +83,7 @@ class Shown:
             "extent": self.extent(),
             "edge_rate": self.ground.reach / last if np.isfinite(last) and last > 0 else None,
             "sentence": self._sentence(until, over),
-            "end": _end(self.end) if over and self.end is not None else None,
+            "end": plain(self.end) if over else None,
         }
 
     def _sentence(self, until: int, over: bool) -> str:
@@ -90,16 +91,13 @@ class Shown:
             return self.end.sentence
         edge = self.columns["edge"][until - 1]
         return sentence(
-            Sight(
-                step=int(self.columns["step"][until - 1]),
-                excess=self.columns["excess_risk"][:until],
-                sharpness=self.columns["sharpness"][:until],
-                edge=float(edge) if np.isfinite(edge) else None,
-                formula=self.facts["edge_formula"],
-                excess_at_zero=self.facts["excess_at_zero"],
-                goal=self.facts["goal"],
-                networks=self.ground.setting.networks,
-            )
+            self.columns["excess_risk"][:until],
+            self.columns["sharpness"][:until],
+            float(edge) if np.isfinite(edge) else None,
+            formula=self.facts["edge_formula"],
+            excess_at_zero=self.facts["excess_at_zero"],
+            goal=self.facts["goal"],
+            networks=self.ground.setting.networks,
         )
 
 
@@ -109,16 +107,6 @@ def _numbers(column: Float) -> list[float | None]:
     if np.isfinite(column).all():
         return values
     return [value if value is not None and np.isfinite(value) else None for value in values]
-
-
-def _end(end: End) -> dict[str, Any]:
-    return {
-        "state": end.state,
-        "learned": end.learned,
-        "steps": end.steps,
-        "states": end.states,
-        "learned_count": end.learned_count,
-    }
 
 
 class Pieces:

@@ -11,15 +11,19 @@ import csv
 import hashlib
 import re
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Lock
+from typing import Any
 
-from flatmin.core.errors import DataError
-from flatmin.data.preparation import Preparation
+from flatmin.core.errors import DataError, SettingError
+from flatmin.data.preparation import NOTHING, Preparation
 from flatmin.data.samples import Samples, read_samples
+from flatmin.data.tables import open_table
+from flatmin.data.tables.table import Reading
 
 MOST_BYTES = 20_000_000
 DROPPED = (".csv", ".tsv", ".tab")
@@ -45,21 +49,35 @@ class Tables:
         self._stored: OrderedDict[str, Stored] = OrderedDict()
         self._lock = Lock()
         self._fixed: set[str] = set()
-        self._read = lru_cache(maxsize=8)(self._samples)
+        self._read = lru_cache(maxsize=8)(read_samples)
 
     def close(self) -> None:
         """Remove what was dropped."""
         self._folder.cleanup()
 
-    def keep(self, path: Path) -> Stored:
-        """A table of the command line, read from where it is."""
+    def keep(
+        self,
+        file: str,
+        targets: Sequence[str],
+        features: Sequence[str] | None = None,
+        preparation: Preparation = NOTHING,
+    ) -> dict[str, Any]:
+        """A table that is read from where it is, as the [problem] of a study; it is read once here,
+        so that what is wrong with it shows at once."""
+        if file == "-":
+            raise SettingError("the lab reads a table more than once: give a file instead of -")
+        open_table(file, Reading(targets))
+        path = Path(file)
         with path.open("rb") as content:
-            digest = hashlib.file_digest(content, "sha256").hexdigest()
-        stored = Stored(_key(digest, path.name), path.resolve(), str(path))
+            key = _key(hashlib.file_digest(content, "sha256").hexdigest(), path.name)
         with self._lock:
-            self._stored[stored.key] = stored
-            self._fixed.add(stored.key)
-        return stored
+            self._stored[key] = Stored(key, path.resolve(), file)
+            self._fixed.add(key)
+        chosen = None if features is None else tuple(features)
+        self.samples(key, tuple(targets), chosen, preparation)
+        problem: dict[str, Any] = {"file": key, "target": targets[0], "more_targets": targets[1:]}
+        problem |= {"features": chosen, **vars(preparation)}
+        return {name: value for name, value in problem.items() if value}
 
     def add(self, name: str, content: bytes) -> Stored:
         """A table that was dropped on the page."""
@@ -114,19 +132,9 @@ class Tables:
         """The rows of a table, prepared; errors call it by the name that people gave it."""
         stored = self.find(key)
         try:
-            return self._read(stored, targets, features, preparation)
+            return self._read(stored.path, targets, features, preparation)
         except DataError as error:
             raise DataError(str(error).replace(str(stored.path), stored.shown)) from None
-
-    @staticmethod
-    def _samples(
-        stored: Stored,
-        targets: tuple[str, ...],
-        features: tuple[str, ...] | None,
-        preparation: Preparation,
-    ) -> Samples:
-        chosen = None if features is None else list(features)
-        return read_samples(stored.path, list(targets), chosen, preparation)
 
     def columns(self, key: str) -> list[str]:
         """The names of a text table's columns, for the page to offer as targets."""

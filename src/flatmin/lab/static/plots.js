@@ -29,7 +29,7 @@ export function layout(more = {}) {
 }
 
 /**
- * The first records of a column, up to where the page shows the run.
+ * The first entries of a column, up to where the page shows the run.
  * @param {Run} run @param {string} name @param {number} until
  */
 const part = (run, name, until) => (run.columns[name] ?? []).slice(0, until);

@@ -30,13 +30,13 @@ export class Shows {
     /** @type {Record<string, {id: number, again: any}>} */
     this.waiting = {};
     this.playing = false;
-    /** @type {number|null} records shown, where the person holds the run */
+    /** @type {number|null} entries shown, where the person holds the run */
     this.head = null;
     this.speed = 4;
     this.edited = "a";
     /** @type {number|null} step at which B leaves A */
     this.forkAt = null;
-    /** @type {number|null} record at which a slide of the rate began */
+    /** @type {number|null} entry at which a slide of the rate began */
     this.slideAt = null;
     this.tested = null;
     /** Whether rates are being tested. */
@@ -78,7 +78,7 @@ export class Shows {
     for (const what of ["controls", "plots", "map", "panel"]) this.mark(what);
   }
 
-  /** How many records of a run are shown. @param {Run} run */
+  /** How many entries of a run are shown. @param {Run} run */
   until(run) { return Math.max(1, this.head === null ? run.count : Math.min(this.head, run.count)); }
 
   draw() {
