@@ -46,9 +46,9 @@ def made(depth: int) -> Atlas:
         c=c,
         start=np.tile([0, 1], len(rates)),
         orbits=orbits,
-        c_2=Threshold(1.0, 1e-5),
-        c_4=Threshold(mode_doubling(depth), 1e-5),
-        c_div=Threshold(1.5 + 0.1 * depth, 1e-2),
+        c_2=Threshold(c=1.0, error=1e-5),
+        c_4=Threshold(c=mode_doubling(depth), error=1e-5),
+        c_div=Threshold(c=1.5 + 0.1 * depth, error=1e-2),
     )
 
 
@@ -89,15 +89,15 @@ def test_all_hold_on_what_they_say() -> None:
 @pytest.mark.parametrize(
     ("fields", "failing"),
     [
-        ({"c_2": lambda one: Threshold(1.01, 1e-5)}, "flip"),
+        ({"c_2": lambda one: Threshold(c=1.01, error=1e-5)}, "flip"),
         ({"c_2": lambda one: None}, "flip"),
         ({"excess": at(1.02, 0.1, "excess")}, "amplitude"),
-        ({"c_4": lambda one: Threshold(1.3, 1e-5)}, "doubling"),
+        ({"c_4": lambda one: Threshold(c=1.3, error=1e-5)}, "doubling"),
         ({"c_4": lambda one: None}, "doubling"),
         ({"kind": at(1.5, SETTLED, "kind")}, "nothing-settles"),
-        ({"c_div": lambda one: Threshold(1.3, 1e-2)}, "bounded"),
+        ({"c_div": lambda one: Threshold(c=1.3, error=1e-2)}, "bounded"),
         ({"c_div": lambda one: None}, "bounded"),
-        ({"c_div": lambda one: Threshold(1.75, 1e-2)}, "deeper-diverges-later"),
+        ({"c_div": lambda one: Threshold(c=1.75, error=1e-2)}, "deeper-diverges-later"),
         ({"kind": at(1.5, "period 6", "kind")}, "chaos"),
         ({"exponent": at(1.5, 0.1, "exponent")}, "chaos"),
         ({"transverse": at(1.5, 0.1, "transverse")}, "oscillation-balances"),

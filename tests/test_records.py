@@ -14,15 +14,21 @@ import pytest
 import flatmin
 from commands import call
 from flatmin.core.shown import Shown
+from flatmin.dynamics.thresholds import Threshold
 from flatmin.dynamics.training import Training
 from flatmin.ledger.ledger import Ledger
+from flatmin.probes.density import density, trace
+from flatmin.probes.measure import along, ends, largest
+from flatmin.probes.record import LinearTruth
+from flatmin.probes.watch import Check
 from flatmin.study.estimate import Estimate, estimate
+from flatmin.study.results import Verification
 from flatmin.study.runner import StudyRun
 from flatmin.study.summary import Overview
-from flatmin.study.verification import Verification, verify_study
 from flatmin.theory.flip import flip
 from flatmin.theory.oscillation import mode_orbit
 from flatmin.theory.prediction import check_rate
+from test_probes import example
 
 SPEC = {
     "name": "small",
@@ -69,6 +75,7 @@ def records(folder: Any, table: Any) -> dict[str, Any]:
     ledger = flatmin.check(training)
     atlases = flatmin.atlases(data, **ATLAS)
     atlas = atlases.depths[0]
+    model = example()[0]
     found = [
         *(samples, data, forecast, forecast.prediction, forecast.advice, training),
         *(flatmin.sharpness(samples, start), training.final_sharpness),
@@ -76,8 +83,23 @@ def records(folder: Any, table: Any) -> dict[str, Any]:
         *(forecast.prediction.minimal, certificate, ledger, ledger[0], summary),
         *(summary.summary(), estimate(study, 1)),
         flatmin.rate_curve(data, training.architecture, runs=5, steps=300),
-        *(flatmin.Results(directory=folder / "study"), verify_study(folder / "study")),
+        *((results := flatmin.Results(directory=folder / "study")), results.verify()),
         *(atlases, atlas, atlas.orbits, atlas.basins, flip(data, 2), mode_orbit(2, 1.2)),
+        *(Threshold(c=1.2, error=0.01), training.outcome.recorded, summary.facets()),
+        *(largest(model), ends(model, 2), along(model, "gradient"), density(model), trace(model)),
+        LinearTruth(sharpness=2.0, minimal_sharpness=1.0),
+        Check(
+            step=1,
+            seconds=0.1,
+            gauge="SGD",
+            measured=2.0,
+            low=1.9,
+            high=2.1,
+            edge=20.0,
+            rate=0.1,
+            products=2,
+            full=True,
+        ),
     ]
     return {f"{type(one).__name__}{i}": one for i, one in enumerate(found)}
 

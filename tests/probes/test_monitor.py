@@ -209,7 +209,10 @@ def test_a_trend_is_carried_on():
 
 
 def check_at(step, measured):
-    return Check(step, 0.0, "SGD", measured, measured, measured, 20.0, 0.1, 2, True)
+    return Check(
+        step=step, seconds=0.0, gauge="SGD", measured=measured, low=measured, high=measured,
+        edge=20.0, rate=0.1, products=2, full=True,
+    )  # fmt: skip
 
 
 def test_a_trainers_wrapper_is_its_optimiser():

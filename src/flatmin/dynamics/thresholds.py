@@ -13,11 +13,11 @@ below.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
 from flatmin.core.arrays import Float
+from flatmin.core.shown import Shown
 from flatmin.dynamics.orbits import DIVERGED, Orbits
 
 # Rates of a threshold's own runs.
@@ -30,16 +30,19 @@ WATCHED_OUTPUTS, FEWEST_POINTS = 128, 6
 _LOSSES = 6
 
 
-@dataclass(frozen=True)
-class Threshold:
+class Threshold(Shown, eq=True):
     """A rate c with its error."""
 
     c: float
     error: float
 
+    def digits(self, most: int) -> str:
+        """c with the digits that its error leaves, at most so many."""
+        places = int(np.clip(np.ceil(-np.log10(max(self.error, 1e-12))), 1, most))
+        return f"{self.c:.{places}f}"
+
     def __str__(self) -> str:
-        places = int(np.clip(np.ceil(-np.log10(max(self.error, 1e-12))), 1, 8))
-        return f"{self.c:.{places}f} +- {self.error:.1g}"
+        return f"{self.digits(8)} +- {self.error:.1g}"
 
 
 Run = Callable[[Float], tuple[Float, Orbits]]
@@ -90,7 +93,7 @@ def _continued(c: Float, squared: Float) -> Threshold | None:
     (first, _), (value, error) = zero(2), zero(3)
     if not np.isfinite(value):
         return None
-    return Threshold(value, abs(value - first) + error)
+    return Threshold(c=value, error=abs(value - first) + error)
 
 
 def divergence(run: Run, every: Float, orbits: Orbits) -> Threshold | None:
@@ -108,4 +111,4 @@ def divergence(run: Run, every: Float, orbits: Orbits) -> Threshold | None:
     survived = np.max(tried[tried < lost[0]], initial=0.0)
     gap = max(lost[min(_LOSSES, len(lost)) - 1] - lost[0], lost[0] - survived)
     low, high = float(survived - gap), float(lost[0])
-    return Threshold(0.5 * (low + high), 0.5 * (high - low))
+    return Threshold(c=0.5 * (low + high), error=0.5 * (high - low))

@@ -8,7 +8,6 @@ vectors. The mean over several q estimates the density of eigenvalues, their sca
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +16,7 @@ from numpy.typing import ArrayLike
 from flatmin.core.arrays import Float
 from flatmin.core.checks import check_count, check_positive
 from flatmin.core.errors import SettingError
+from flatmin.core.shown import Shown
 from flatmin.probes.measure import Krylov, Model
 from flatmin.probes.record import Trace
 
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-@dataclass(frozen=True, eq=False)
-class Density:
+class Density(Shown):
     """Nodes and weights of every random vector; the weights of each sum to 1."""
 
     nodes: list[Float]
@@ -77,7 +76,9 @@ def density(model: Model, *, vectors: int = 8, steps: int = 50, seed: int = 0) -
         nodes.append(values)
         weights.append(coordinates[0] ** 2)
         products += krylov.products
-    return Density(nodes, weights, model.size, products, model.matrix)
+    return Density(
+        nodes=nodes, weights=weights, size=model.size, products=products, matrix=model.matrix
+    )
 
 
 def trace(model: Model, *, vectors: int = 30, seed: int = 0) -> Trace:
@@ -90,7 +91,7 @@ def trace(model: Model, *, vectors: int = 30, seed: int = 0) -> Trace:
         krylov.extend()
         found.append(krylov.alpha[0] * model.size)
     mean, error = _mean(np.array(found)[:, None])
-    return Trace(float(mean[0]), float(error[0]), vectors)
+    return Trace(value=float(mean[0]), standard_error=float(error[0]), products=vectors)
 
 
 def _mean(rows: Float) -> tuple[Float, Float]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from flatmin.core.arrays import Float
+from flatmin.core.shown import Shown
 
 
-@dataclass(frozen=True)
-class LinearTruth:
+class LinearTruth(Shown, eq=True):
     """What the theory says of a plain deep linear network with mean squared error, on its data.
 
     - sharpness: the largest eigenvalue of the Hessian at these weights, from its closed form;
@@ -28,8 +28,7 @@ class LinearTruth:
         return None if self.minimal_sharpness is None else 2.0 / self.minimal_sharpness
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Probe:
+class Probe(Shown):
     """The largest signed eigenvalue of a model's matrix as an interval.
 
     - low, value: a Rayleigh quotient, and the same less what products are known to be off by;
@@ -82,8 +81,7 @@ class Probe:
         )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Spectrum:
+class Spectrum(Shown):
     """The top and the bottom few eigenvalues.
 
     An eigenvalue of the matrix lies within `residual` of each value. An eigenvalue that is repeated
@@ -105,8 +103,7 @@ class Spectrum:
     bottom_vectors: list[Any] = field(repr=False)
 
 
-@dataclass(frozen=True)
-class Trace:
+class Trace(Shown, eq=True):
     """The trace of the matrix, with its standard error over random vectors."""
 
     value: float
@@ -114,8 +111,7 @@ class Trace:
     products: int
 
 
-@dataclass(frozen=True)
-class Along:
+class Along(Shown, eq=True):
     """The loss along a unit direction v: its slope <g, v> and curvature v'Hv.
 
     `data_error` is the curvature's standard error over batches.

@@ -13,6 +13,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from flatmin.core.errors import SettingError
+from flatmin.core.shown import Shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
 TREND = 5  # checks from which a trend is read
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(Shown, eq=True):
     """One look at the edge.
 
     - measured: what the gauge reads, between `low` and `high` (with `confidence`, or None);
