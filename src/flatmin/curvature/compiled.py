@@ -14,7 +14,7 @@ from flatmin.core.threads import over_blocks, thread_count
 from flatmin.curvature.interval import in_range, judged
 from flatmin.curvature.linear import LinearHessian
 from flatmin.curvature.nonlinear import Rows
-from flatmin.curvature.record import INERTIA, Sharpness
+from flatmin.curvature.record import INERTIA, Sharpness, unproved
 from flatmin.data.regression import Regression
 from flatmin.data.samples import Samples
 from flatmin.lanes import samples_sharpness
@@ -57,15 +57,8 @@ def on_rows(
         samples_sharpness.blocks_sharpness, (0.0,) * lanes, ensemble.lanes, network, vectors,
         tolerance, max_products, min(BASIS, size),
     )  # fmt: skip
-    values, residuals, products = results.transpose(1, 0, 2).reshape(3, -1)[:, :n]
-    return Sharpness(
-        value=values,
-        residual=residuals,
-        products=products.astype(np.int64),
-        method="lanczos",
-        converged=np.zeros(n, dtype=bool),
-        vector=vectors.transpose(0, 2, 1).reshape(-1, size)[:n].copy(),
-    )
+    value, residual, products = _by_network(results, n)
+    return unproved("lanczos", value, residual, products, _by_network(vectors, n).T.copy())
 
 
 def ensemble_sharpness(
@@ -100,19 +93,12 @@ def ensemble_sharpness(
     if certify:
         ends = _of_blocks(blocks_interval, *given, 0.9 * tolerance)
     n = len(ensemble)
-    coordinates = vectors.transpose(0, 2, 1).reshape(-1, dimension)[:n]
-    values, residuals, products = results.transpose(1, 0, 2).reshape(3, -1)[:, :n]
-    record = Sharpness(
-        value=values,
-        residual=residuals,
-        products=products.astype(np.int64),
-        method="lanczos",
-        converged=np.zeros(n, dtype=bool),
-        vector=hessian.lift(coordinates),
-    )
+    coordinates = np.ascontiguousarray(_by_network(vectors, n).T)
+    value, residual, products = _by_network(results, n)
+    record = unproved("lanczos", value, residual, products, hessian.lift(coordinates))
     if not certify:
         return record
-    _, low, high = ends.transpose(1, 0, 2).reshape(3, -1)[:, :n]
+    _, low, high = _by_network(ends, n)
     return judged(record, np.maximum(low, 0.0), in_range(high), INERTIA, tolerance)
 
 
@@ -129,6 +115,11 @@ def _of_blocks(kernel: Any, lanes: tuple[float, ...], weights: Float, *given: An
     found = np.empty((len(weights), 3, len(lanes)))
     over_blocks(lambda *some: kernel(lanes, weights, *given, found, *some), len(weights))
     return found
+
+
+def _by_network(lanes: Float, networks: int) -> Float:
+    """Numbers `[block, number, lane]` as `[number, network]`."""
+    return lanes.transpose(1, 0, 2).reshape(lanes.shape[1], -1)[:, :networks]
 
 
 if __name__ == "__main__":

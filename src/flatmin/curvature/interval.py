@@ -42,7 +42,7 @@ from flatmin.curvature.lanczos import lanczos
 from flatmin.curvature.nonlinear import NonlinearHessian
 from flatmin.curvature.operators import Hessian
 from flatmin.curvature.random_start import CHANCE, Found, random_start
-from flatmin.curvature.record import EXACT, INERTIA, NONE, RANDOM, Sharpness
+from flatmin.curvature.record import EXACT, INERTIA, NONE, RANDOM, Sharpness, unproved
 from flatmin.data.regression import Regression
 from flatmin.network.ensemble import Ensemble
 
@@ -187,14 +187,7 @@ def searched(
         value, residual, vector = better[0], better[1], better[3]
         products = products + better[2]
     value, residual = scaled.scale * value, scaled.scale * residual
-    record = Sharpness(
-        value=value,
-        residual=residual,
-        products=products,
-        method="lanczos",
-        converged=False,
-        vector=vector,
-    )
+    record = unproved("lanczos", value, residual, products, vector)
     return _from_random_start(hessian, scaled.scale, found, record, tolerance)
 
 

@@ -6,7 +6,9 @@ from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from flatmin.core.arrays import Float
 from flatmin.core.shown import Shown
 from flatmin.theory.minimal_sharpness import CONVENTION
 
@@ -110,6 +112,20 @@ class Sharpness(Shown):
             head += f", {self.products} products)"
         head += f"; {self.argument}"
         return f"{head}; {self.method}; {CONVENTION}"
+
+
+def unproved(
+    method: str, value: Float, residual: Float, products: ArrayLike, vector: Float
+) -> Sharpness:
+    """The record of an ensemble whose vectors were found, and nothing more is known."""
+    return Sharpness(
+        value=value,
+        residual=residual,
+        products=np.asarray(products, dtype=np.int64),
+        method=method,
+        converged=np.zeros(len(value), dtype=bool),
+        vector=vector,
+    )
 
 
 _EACH = ("value", "residual", "products", "converged", "low", "high", "proof", "chance")

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -29,7 +29,7 @@ from flatmin.curvature.linear import LinearHessian
 from flatmin.curvature.multivariate import MultivariateHessian, stand_in
 from flatmin.curvature.nonlinear import NonlinearHessian
 from flatmin.curvature.operators import Hessian, HessianOperator
-from flatmin.curvature.record import NONE, Sharpness
+from flatmin.curvature.record import NONE, Sharpness, unproved
 from flatmin.data.samples import Problem
 from flatmin.network.architecture import Architecture, Family
 from flatmin.network.ensemble import Ensemble
@@ -102,13 +102,16 @@ def sharpness(
     tolerance = check_positive("tolerance", tolerance)
     max_products = check_count("max_products", max_products)
     ensemble, single = _as_ensemble(problem, weights, p)
-    first = None if start is None else _start_vectors(ensemble, start)
+    first = None if start is None else np.atleast_2d(np.asarray(start, dtype=float))
+    expected = (len(ensemble), ensemble.architecture.parameters)
+    if first is not None and first.shape != expected:
+        raise SettingError(f"start must have shape {expected}, got {first.shape}")
     usable = _within_range(problem, ensemble)
     if not usable.all():
         # Diverged networks stay in place with NaN; zeros stand in for them while others are solved.
         flat = np.where(usable[:, None], ensemble.flat(), 0.0)
         ensemble = Ensemble.from_flat(ensemble.architecture, flat)
-    record = _solve(problem, ensemble, method, tolerance, max_products, first, certify)
+    record = _solve(problem, ensemble, _Asked(method, tolerance, max_products, first, certify))
     if not usable.all():
         lost: dict[str, Any] = dict.fromkeys(("value", "residual", "low", "high"), np.nan)
         lost |= {"converged": False, "proof": NONE, "chance": 1.0}
@@ -149,19 +152,22 @@ def hessian_at(problem: Problem, ensemble: Ensemble) -> Hessian:
     return hessian
 
 
-def _solve(
-    problem: Problem,
-    ensemble: Ensemble,
-    method: str,
-    tolerance: float,
-    max_products: int,
-    start: Float | None,
-    certify: bool,
-) -> Sharpness:
+class _Asked(NamedTuple):
+    """The settings of `sharpness`, checked."""
+
+    method: str
+    tolerance: float
+    max_products: int
+    start: Float | None
+    certify: bool
+
+
+def _solve(problem: Problem, ensemble: Ensemble, asked: _Asked) -> Sharpness:
     architecture = ensemble.architecture
     architecture.check_fits(problem)
     if not architecture.linear:
-        return _nonlinear(problem, ensemble, method, tolerance, max_products, start, certify)
+        return _nonlinear(problem, ensemble, asked)
+    method, tolerance, max_products, start, certify = asked
     regression = problem.regression()
     if method == "auto" and in_lanes(architecture):
         from flatmin.curvature.compiled import ensemble_sharpness
@@ -180,7 +186,7 @@ def _solve(
             record = on_rows(stand_in(regression), ensemble, tolerance, max_products, start)
         else:
             hessian = hessian_at(problem, ensemble)
-            record = _iterated(hessian, method, tolerance, max_products, start)
+            record = _iterated(hessian, asked)
     if not certify:
         return record
     left = ~np.broadcast_to(record.converged, len(ensemble))
@@ -201,15 +207,8 @@ def _solve(
     return record
 
 
-def _nonlinear(
-    problem: Any,
-    ensemble: Ensemble,
-    method: str,
-    tolerance: float,
-    max_products: int,
-    start: Float | None,
-    certify: bool,
-) -> Sharpness:
+def _nonlinear(problem: Any, ensemble: Ensemble, asked: _Asked) -> Sharpness:
+    method, tolerance, max_products, start, certify = asked
     architecture = ensemble.architecture
     if method == "auto" and not certify and on_few_rows(architecture, problem.n):
         from flatmin.curvature.compiled import on_rows
@@ -225,13 +224,12 @@ def _nonlinear(
     if certify and start is None:
         small = _SMALL_PARAMETERS if method == "auto" else 0
         return searched(hessian, tolerance, max_products, small)
-    record = _iterated(hessian, "lanczos", tolerance, max_products, start)
+    record = _iterated(hessian, asked._replace(method="lanczos"))
     return bounded_above(hessian, record, tolerance, max_products) if certify else record
 
 
-def _iterated(
-    hessian: Hessian, method: str, tolerance: float, max_products: int, start: Float | None
-) -> Sharpness:
+def _iterated(hessian: Hessian, asked: _Asked) -> Sharpness:
+    method, tolerance, max_products, start, _ = asked
     guess = hessian.guess() if start is None else hessian.restrict(start)
     if guess is not None and method != "lanczos" and start is None:
         record = _rayleigh(hessian, guess)
@@ -241,16 +239,7 @@ def _iterated(
         guess = _mix(hessian, guess)
     assert guess is not None
     value, residual, products, vector = lanczos(hessian, guess, tolerance, max_products)
-    return _record(hessian, "lanczos", value, residual, products, vector)
-
-
-def _record(hessian: Hessian, method: str, *found: Any) -> Sharpness:
-    """Value, residual, products and vector as a record without a proof."""
-    value, residual, products, vector = found
-    return Sharpness(
-        value=value, residual=residual, products=products, method=method,
-        converged=np.zeros(hessian.networks, dtype=bool), vector=hessian.lift(vector),
-    )  # fmt: skip
+    return unproved("lanczos", value, residual, products, hessian.lift(vector))
 
 
 def _rayleigh(hessian: Hessian, guess: Float) -> Sharpness:
@@ -260,8 +249,7 @@ def _rayleigh(hessian: Hessian, guess: Float) -> Sharpness:
     image = hessian.product(vector)
     value = np.einsum("ni,ni->n", vector, image)
     residual = np.linalg.norm(image - value[:, None] * vector, axis=1)
-    products = np.ones(hessian.networks, dtype=np.int64)
-    return _record(hessian, "spectrum", value, residual, products, vector)
+    return unproved("spectrum", value, residual, np.ones(len(value)), hessian.lift(vector))
 
 
 def _check_dense(architecture: Architecture) -> None:
@@ -307,26 +295,13 @@ def _as_ensemble(problem: Problem, weights: Weights, p: ArrayLike | None) -> tup
         matrices = [np.atleast_2d(np.asarray(w, dtype=float)) for w in weights]
         if not matrices:
             raise SettingError("weights must hold at least one matrix")
-        architecture = _architecture_of(matrices, p, problem.targets)
+        widths = tuple(w.shape[0] for w in matrices)
+        output: Any = (1.0,) if widths[-1] == 1 else None
+        if p is not None:
+            output = tuple(np.asarray(p, dtype=float).ravel().tolist())
+        elif output is None and problem.targets == 1:
+            raise SettingError(f"the last layer has {widths[-1]} rows: pass the output vector p")
+        architecture = Architecture(matrices[0].shape[1], widths, output)
         ensemble, single = Ensemble.from_matrices(architecture, [matrices]), True
     ensemble.architecture.check_fits(problem)
     return ensemble, single
-
-
-def _architecture_of(matrices: list[Float], p: ArrayLike | None, targets: int) -> Architecture:
-    widths = tuple(w.shape[0] for w in matrices)
-    if p is None:
-        output: Any = (1.0,) if widths[-1] == 1 else None
-        if output is None and targets == 1:
-            raise SettingError(f"the last layer has {widths[-1]} rows: pass the output vector p")
-    else:
-        output = tuple(np.asarray(p, dtype=float).ravel().tolist())
-    return Architecture(matrices[0].shape[1], widths, output)
-
-
-def _start_vectors(ensemble: Ensemble, start: ArrayLike) -> Float:
-    vectors = np.atleast_2d(np.asarray(start, dtype=float))
-    expected = (len(ensemble), ensemble.architecture.parameters)
-    if vectors.shape != expected:
-        raise SettingError(f"start must have shape {expected}, got {vectors.shape}")
-    return vectors

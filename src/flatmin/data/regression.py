@@ -36,7 +36,7 @@ from flatmin.core.shown import Shown
 from flatmin.data.columns import ColumnSummary, Tally
 from flatmin.data.preparation import NOTHING, Preparation, Prepared, Scaled, scale_factor
 from flatmin.data.tables import Source, table_of
-from flatmin.data.tables.arrays import numbers
+from flatmin.data.tables.named import numbers
 from flatmin.data.tables.table import LARGEST, ROWS, Names, Table
 
 EPS = float(np.finfo(np.float64).eps)

@@ -18,7 +18,7 @@ from flatmin.data.columns import ColumnSummary, Tally
 from flatmin.data.preparation import NOTHING, Preparation, Prepared, scale_rows
 from flatmin.data.regression import Regression
 from flatmin.data.tables import Source, table_of
-from flatmin.data.tables.arrays import numbers
+from flatmin.data.tables.named import numbers
 from flatmin.data.tables.table import ROWS, Names, Table
 
 

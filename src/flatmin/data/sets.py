@@ -26,20 +26,15 @@ def _arrays() -> dict[str, Float]:
         return dict(np.load(file))
 
 
-def paper_samples(name: str = "linear") -> Samples:
-    """The training rows of one experiment.
+def paper_samples(name: str = "linear", *, test: bool = False) -> Samples:
+    """The training rows of one experiment, or its test rows.
 
     >>> paper_samples("linear").regression()
     Regression(n=50, d=5, rank=5, targets=1, risk_min=...)
     """
     check_choice("paper data", name, SETS)
-    return Samples.from_arrays(_arrays()[f"{name}_X"], _arrays()[f"{name}_y"])
-
-
-def paper_test_samples(name: str = "linear") -> Samples:
-    """The test rows of one experiment."""
-    check_choice("paper data", name, SETS)
-    return Samples.from_arrays(_arrays()[f"{name}_X_test"], _arrays()[f"{name}_y_test"])
+    X, y = (_arrays()[f"{name}_{part}_test" if test else f"{name}_{part}"] for part in "Xy")
+    return Samples.from_arrays(X, y)
 
 
 def paper_output_vector(depth: int | None = None) -> Float:

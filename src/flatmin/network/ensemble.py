@@ -105,10 +105,6 @@ class Ensemble:
         """W_k alone, without biases, one array `[network, d_k, d_{k-1}]` per layer."""
         return self.architecture.matrices(self.flat())
 
-    def matrices(self) -> list[list[Float]]:
-        """Weights as a list of networks, each a list of its matrices W_1..W_L."""
-        return list(self)
-
     @overload
     def __getitem__(self, which: int | np.integer[Any]) -> list[Float]: ...
 
@@ -133,6 +129,7 @@ class Ensemble:
         return Ensemble.from_flat(self.architecture, self.flat()[which], dtype=self.lanes.dtype)
 
     def __iter__(self) -> Iterator[list[Float]]:
+        """Every network as a list of its matrices W_1..W_L."""
         for flat in self.flat():
             yield self.architecture.split(flat)
 
@@ -140,12 +137,6 @@ class Ensemble:
         return self.size
 
     def __repr__(self) -> str:
-        shapes = f"inputs={self.architecture.inputs}, widths={_shortened(self.architecture.widths)}"
-        return f"Ensemble(networks={self.size}, {shapes})"
-
-
-def _shortened(widths: tuple[int, ...]) -> str:
-    """The widths, or of many the first two and the last."""
-    if len(widths) <= 6:
-        return repr(widths)
-    return f"({widths[0]}, {widths[1]}, ..., {widths[-1]})"
+        inputs, widths = self.architecture.inputs, self.architecture.widths
+        few = repr(widths) if len(widths) <= 6 else f"({widths[0]}, {widths[1]}, ..., {widths[-1]})"
+        return f"Ensemble(networks={self.size}, inputs={inputs}, widths={few})"

@@ -16,8 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from flatmin.core.errors import DataError
-from flatmin.data.tables.arrays import array_table, numbers
-from flatmin.data.tables.named import frame_table, named_arrays_table, npz_table
+from flatmin.data.tables.named import (
+    array_table,
+    frame_table,
+    load_npz,
+    named_arrays_table,
+    numbers,
+)
 from flatmin.data.tables.parquet import parquet_table
 from flatmin.data.tables.source import place_of
 from flatmin.data.tables.table import Names, PathLike, Reading, Table
@@ -87,7 +92,7 @@ def open_table(path: PathLike, reading: Reading) -> Table:
         known = ", ".join((*SUFFIXES, *(f"{one}.gz" for one in PACKED)))
         raise DataError(f"{place.name}: unsupported suffix {kind!r}; expected one of {known}")
     if place.kind == ".npz":
-        return npz_table(place, reading)
+        return named_arrays_table(place.name, load_npz(place), reading)
     if place.kind in (".parquet", ".pq"):
         return parquet_table(place, reading)
     return text_table(place, "," if place.kind == ".csv" else "\t", reading)

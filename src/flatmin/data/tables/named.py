@@ -1,4 +1,4 @@
-"""Columns with names: frames, dictionaries and NPZ archives."""
+"""Columns in memory: frames, dictionaries, arrays X and y, and NPZ archives."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import warnings
 import zipfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from flatmin.data.tables.source import Place
 from flatmin.data.tables.table import (
     ROWS,
     TEXT_HINT,
+    Names,
     Reading,
     Table,
     checked,
@@ -58,11 +60,6 @@ def frame_table(frame: pd.DataFrame, reading: Reading) -> Table:
             yield np.column_stack([numbers_of(name, start) for name in choice.names])
 
     return checked("the frame", choice, blocks)
-
-
-def npz_table(place: Place, reading: Reading) -> Table:
-    """The table in an NPZ archive."""
-    return named_arrays_table(place.name, _load_npz(place), reading)
 
 
 def named_arrays_table(
@@ -106,8 +103,57 @@ def named_arrays_table(
     return checked(source, choice, blocks)
 
 
-def _load_npz(place: Place) -> dict[str, npt.NDArray[Any]]:
-    """The arrays; whatever a damaged archive makes the libraries raise is said in one line."""
+def numbers(name: str, values: npt.ArrayLike) -> Float:
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise DataError(f"{name} has rows of unequal length; expected an array") from None
+    if array.dtype.kind not in "biuf":
+        raise DataError(f"{name} is of type {array.dtype}; expected real numbers")
+    with np.errstate(over="ignore"):
+        return np.asarray(array, dtype=np.float64)
+
+
+def column_names(
+    pair: tuple[Float, Float], features: Names | None, target: Names | None
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names for the columns of X and y: those given, or x0 ... and y (y0 ... if several)."""
+    X, y = pair
+    if X.ndim != 2 or not X.shape[1]:
+        raise DataError(f"X has shape {X.shape}; expected (n, d) with d at least 1")
+    if y.ndim not in (1, 2) or y.shape[1:] == (0,):
+        raise DataError(f"y has shape {y.shape}; expected (n,) or (n, m) with m at least 1")
+    if len(X) != len(y):
+        raise DataError(f"X has {len(X)} rows and y has {len(y)}; expected as many")
+    d, m = X.shape[1], y.shape[1] if y.ndim == 2 else 1
+    if target is None:
+        target = "y" if m == 1 else [f"y{k}" for k in range(m)]
+    if features is None:
+        features = [f"x{j}" for j in range(d)]
+    chosen, wanted = ((x,) if isinstance(x, str) else tuple(x) for x in (features, target))
+    for argument, given, count in (("features", chosen, d), ("target", wanted, m)):
+        if len(given) != count:
+            raise DataError(f"{argument} has {len(given)} names; expected {count}, one per column")
+    if len({*chosen, *wanted}) < d + m:
+        raise DataError("features and target repeat a name; expected distinct names")
+    return chosen, wanted
+
+
+def array_table(X: npt.ArrayLike, y: npt.ArrayLike, reading: Reading) -> Table:
+    """Arrays as a table; their columns are numbers, which may stand for categories.
+
+    `reading` names the features and targets; without names (or targets) they are numbered.
+    """
+    pair = numbers("X", X), numbers("y", y)
+    features, target = column_names(pair, reading.features, reading.target or None)
+    values = (*pair[0].T, *np.atleast_2d(pair[1].T))
+    columns = dict(zip((*features, *target), values, strict=True))
+    reading = replace(reading, target=target, features=features)
+    return named_arrays_table("the arrays", columns, reading)
+
+
+def load_npz(place: Place) -> dict[str, npt.NDArray[Any]]:
+    """The arrays of an NPZ archive; what a damaged one makes the libraries raise is one line."""
     path, name = place.name, None
     try:
         with place.open() as stream, warnings.catch_warnings():
