@@ -16,7 +16,7 @@ from flatmin.data.samples import Samples
 from flatmin.data.sets import paper_output_vector, paper_samples
 from flatmin.dynamics.descent import descend
 from flatmin.dynamics.flow import flow
-from flatmin.dynamics.measures import LAYER_MEASURES, task
+from flatmin.dynamics.measures import LAYER_MEASURES, Task
 from flatmin.dynamics.methods import GradientDescent, GradientFlow
 from flatmin.dynamics.recording import Recording, recordable
 from flatmin.ledger.collect import LAST, evidence_of
@@ -139,14 +139,14 @@ def with_final(runs: Evidence, network: int, matrices: Sequence[Any]) -> Evidenc
     flat[network] = architecture.join(matrices)
     final = Ensemble.from_flat(architecture, flat)
     found = sharpness(runs.regression, final, tolerance=1e-10)
-    scene = task(runs.regression, architecture)
-    last = {name: LAYER_MEASURES[name](final.layers(), runs.layers, scene) for name in LAST}
+    task = Task.of(runs.regression, architecture)
+    last = {name: LAYER_MEASURES[name](final.layers(), runs.layers, task) for name in LAST}
     return replace(runs, final=final, sharpness=found.value, residual=found.residual, last=last)
 
 
 def final_of(runs: Evidence, network: int) -> list[np.ndarray]:
     """The final weights of one network."""
-    return runs.final.matrices()[network]
+    return runs.final[network]
 
 
 @cache
@@ -182,7 +182,7 @@ def synthetic(
         last={"theta": np.full((2, depth), theta)},
         error=np.full(2, 1e-9),
     )
-    value = ratio * data.condition_number * runs.least_sharpness
+    value = ratio * data.condition_number * runs.minimal_sharpness
     return replace(runs, sharpness=np.full(2, value))
 
 

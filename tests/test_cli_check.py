@@ -14,9 +14,8 @@ from commands import call
 from flatmin.data.sets import paper_samples
 from flatmin.dynamics.methods import GradientFlow
 from flatmin.dynamics.training import train
-from flatmin.ledger.check import all_records, check
-from flatmin.ledger.directories import read_directory
-from flatmin.ledger.ledger import violated
+from flatmin.ledger.check import check
+from flatmin.ledger.directories import directory_evidence
 from flatmin.ledger.presets import run_preset
 from flatmin.ledger.record import Verdict
 from flatmin.ledger.statements import STATEMENTS
@@ -47,7 +46,7 @@ def test_the_table_has_one_line_a_statement(run: Path, monkeypatch: Any, capsys:
     assert [row[0] for row in table] == NAMES
     assert {row[1] for row in table} <= {verdict.value for verdict in Verdict}
     rows = {row[0]: row for row in table}
-    records = check(read_directory(run))
+    records = check(directory_evidence(run))
     for name in ("lemma-1", "lemma-2", "exact-minimal-sharpness"):
         tightest = min(r.slack for r in records if r.statement == name)
         assert rows[name][1:3] == ["holds", f"{tightest:.4g}"]
@@ -97,7 +96,7 @@ def test_figures(run: Path, tmp_path: Path, monkeypatch: Any, capsys: Any) -> No
     folder = tmp_path / "new" / "figures"
     code, out, _ = call(monkeypatch, capsys, "check", run, "--figures", folder)
     assert code == 0
-    measured = {r.statement for r in all_records(read_directory(run)) if r.sides is not None}
+    measured = {r.statement for r in check(directory_evidence(run)).single if r.sides is not None}
     paths = {path.name: path for path in folder.iterdir()}
     assert set(paths) == {f"{name}.png" for name in measured | {"slack"}}
     for path in paths.values():
@@ -160,7 +159,7 @@ def test_small_init_holds_on_another_seed(monkeypatch: Any, capsys: Any) -> None
 )
 def test_other_presets_hold_on_another_seed(preset: str, seed: int, about: set[str]) -> None:
     records = check(run_preset(preset, seed))
-    assert violated(records) == []
+    assert records.violated == []
     assert about <= {record.statement for record in records if record.verdict is Verdict.HOLDS}
     parts = {record.part for record in records if record.statement in ("theorem-4", "theorem-5")}
     assert {"converges", "bounded in L, with noise", "bounded in d, with noise"} <= parts

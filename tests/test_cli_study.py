@@ -12,7 +12,7 @@ import pytest
 from flatmin.cli import main
 from flatmin.study.estimate import estimate
 from flatmin.study.plan import network_steps
-from flatmin.study.spec import parse_spec, read_spec
+from flatmin.study.spec import Study, parse_spec
 from processes import run
 from study_runs import command
 
@@ -57,7 +57,7 @@ def test_new_writes_a_study_that_can_be_run(monkeypatch, capsys, tmp_path):
     code, out, err = call(monkeypatch, capsys, "new", path)
     assert (code, err) == (0, "")
     assert "flatmin study run" in out
-    study = read_spec(path)
+    study = Study(path)
     assert study.name == "scales"
     before = path.read_text()
     code, _, err = call(monkeypatch, capsys, "new", path)

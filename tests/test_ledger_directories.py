@@ -26,9 +26,8 @@ from flatmin.ledger import check as check_module
 from flatmin.ledger import directories
 from flatmin.ledger.check import check
 from flatmin.ledger.collect import evidence_of
-from flatmin.ledger.directories import read_directory
+from flatmin.ledger.directories import directory_evidence
 from flatmin.ledger.evidence import Evidence
-from flatmin.ledger.ledger import violated
 from flatmin.ledger.record import Record, Verdict
 from flatmin.network.architecture import Architecture
 from study_runs import write_spec
@@ -121,14 +120,14 @@ def test_a_trace_with_the_older_name_of_the_excess_risk_is_read(saved: Any, tmp_
     shutil.copytree(directory, old)
     frame = pd.read_parquet(old / FILES["trace"])
     frame.rename(columns={"excess_risk": "risk"}).to_parquet(old / FILES["trace"], index=False)
-    (now,), (then,) = read_directory(directory), read_directory(old)
+    (now,), (then,) = directory_evidence(directory), directory_evidence(old)
     assert np.array_equal(now.excess_risk, then.excess_risk)
 
 
 @pytest.mark.parametrize("name", [n for n in RUNS if n not in ("nonlinear", "diverged")])
 def test_a_run_read_back_is_the_run_in_memory(saved: Any, name: str) -> None:
     run, directory = saved[name]
-    (read,) = read_directory(directory)
+    (read,) = directory_evidence(directory)
     kept = in_memory(run)
     assert_same_regression(read.regression, kept.regression)
     assert read.initial.architecture == kept.initial.architecture
@@ -174,14 +173,14 @@ def test_real_runs_violate_nothing(saved: Any, name: str, monkeypatch: Any, caps
 def test_what_a_run_says_something_about(
     saved: Any, name: str, applies: list[str], not_about: list[str]
 ) -> None:
-    records = check(read_directory(saved[name][1]))
+    records = check(directory_evidence(saved[name][1]))
     held = {record.statement for record in records if record.verdict is Verdict.HOLDS}
     assert set(applies) <= held
     assert not held & set(not_about)
 
 
 def test_descent_is_marked_and_misses_lemma_1_in_proportion_to_eta(saved: Any) -> None:
-    records = by_name(check(read_directory(saved["slow"][1])))
+    records = by_name(check(directory_evidence(saved["slow"][1])))
     record = records["lemma-1", ""]
     assert record.flow_only
     assert record.verdict is Verdict.NOT_APPLICABLE
@@ -200,7 +199,7 @@ def power(note: str) -> float:
 
 
 def test_at_a_rate_that_diverges_there_is_nothing_to_compare(saved: Any) -> None:
-    notes = [record.note for record in check(read_directory(saved["diverged"][1]))]
+    notes = [record.note for record in check(directory_evidence(saved["diverged"][1]))]
     assert not any("missed by" in note for note in notes)
 
 
@@ -243,19 +242,19 @@ depth = [2, 3]
 def studies(tmp_path_factory: Any) -> dict[str, Path]:
     """Two finished studies."""
     from flatmin.study.runner import run_study
-    from flatmin.study.spec import read_spec
+    from flatmin.study.spec import Study
 
     found = {}
     for name, text in (("descent", DESCENT), ("flow", FLOW)):
         folder = tmp_path_factory.mktemp(name)
         spec = write_spec(folder, text)
-        run_study(read_spec(spec), folder / "out")
+        run_study(Study(spec), folder / "out")
         found[name] = folder / "out"
     return found
 
 
 def test_a_study_of_descent(studies: dict[str, Path]) -> None:
-    (runs,) = read_directory(studies["descent"])
+    (runs,) = directory_evidence(studies["descent"])
     # Runs at the largest rate diverge and are no evidence.
     assert len(runs) == 9
     assert sorted(set(runs.learning_rate)) == [0.0005, 0.001, 0.002]
@@ -276,7 +275,7 @@ def test_a_study_of_descent(studies: dict[str, Path]) -> None:
         length = len(runs.trace[name])
         np.testing.assert_array_equal(runs.trace[name], values[:length])
     records = check([runs])
-    assert not violated(records)
+    assert not records.violated
     record = by_name(records)["lemma-1", ""]
     assert record.flow_only
     assert 0.7 < power(record.note) < 1.4
@@ -284,7 +283,7 @@ def test_a_study_of_descent(studies: dict[str, Path]) -> None:
 
 
 def test_a_study_of_flow(studies: dict[str, Path]) -> None:
-    cases = read_directory(studies["flow"])
+    cases = list(directory_evidence(studies["flow"]))
     assert [(runs.depth, len(runs)) for runs in cases] == [(2, 2), (3, 2), (2, 2), (3, 2)]
     assert not np.array_equal(cases[0].regression.w_star, cases[2].regression.w_star)
     for runs in cases:
@@ -293,8 +292,9 @@ def test_a_study_of_flow(studies: dict[str, Path]) -> None:
         assert (runs.error > 0.0).all()
         assert runs.trace["drift"].shape[2] == runs.depth - 1
         assert np.isfinite(runs.time[0]).all()
-    records = by_name(check(cases))
-    assert not violated(list(records.values()))
+    ledger = check(cases)
+    assert not ledger.violated
+    records = by_name(ledger)
     assert records["lemma-1", ""].verdict is Verdict.HOLDS
     assert records["lemma-1", ""].networks == 8
     # A random p is far from w*: Theorem 4 asks for a small risk to begin with.
@@ -304,12 +304,12 @@ def test_a_study_of_flow(studies: dict[str, Path]) -> None:
 
 def test_a_study_whose_runs_all_diverged_is_no_evidence(tmp_path: Path) -> None:
     from flatmin.study.runner import run_study
-    from flatmin.study.spec import read_spec
+    from flatmin.study.spec import Study
 
     text = DESCENT.replace("[0.0005, 0.001, 0.002, 4.0]", "[4.0]")
-    run_study(read_spec(write_spec(tmp_path, text)), tmp_path / "out")
+    run_study(Study(write_spec(tmp_path, text)), tmp_path / "out")
     with pytest.raises(DataError, match="none has finished without diverging"):
-        check(read_directory(tmp_path / "out"))
+        check(directory_evidence(tmp_path / "out"))
 
 
 def damaged(saved: Any, tmp_path: Path) -> Path:
@@ -475,8 +475,8 @@ def _awkward(name: str) -> Samples:
 def test_awkward_data_violate_nothing(name: str, depth: int, tmp_path: Path) -> None:
     data = _awkward(name)
     train(data, Architecture.mlp(data.d, depth), scale=0.3, method=GradientFlow()).save(tmp_path)
-    records = check(read_directory(tmp_path))
-    assert not violated(records)
+    records = check(directory_evidence(tmp_path))
+    assert not records.violated
     assert by_name(records)["lemma-8", "upper"].verdict is Verdict.HOLDS
 
 
@@ -486,7 +486,7 @@ def test_a_flow_ended_early_says_nothing_about_where_it_goes(tmp_path: Path) -> 
     flow = GradientFlow()
     run = train(data, network, init="residual", scale=0.25, method=flow, steps=1, record_every=1)
     run.save(tmp_path)
-    assert not violated(check(read_directory(tmp_path)))
+    assert not check(directory_evidence(tmp_path)).violated
 
 
 def test_a_saved_run_with_biases_is_read_whole(tmp_path: Path) -> None:
@@ -499,7 +499,7 @@ def test_a_saved_run_with_biases_is_read_whole(tmp_path: Path) -> None:
     arrays = np.load(tmp_path / "final.npz")
     assert arrays["W2"].shape == (5, 5)
     assert arrays["b2"].shape == (5,)
-    evidence = read_directory(tmp_path)[0]
+    (evidence,) = directory_evidence(tmp_path)
     assert evidence.initial.architecture == architecture
     np.testing.assert_array_equal(evidence.final.flat(), run.outcome.ensemble.flat())
     assert evidence.method == run.method
@@ -510,7 +510,7 @@ def test_a_saved_run_with_biases_is_read_whole(tmp_path: Path) -> None:
 def test_evidence_in_pieces_says_the_same(
     studies: dict[str, Path], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = read_directory(studies[name])
+    whole = list(directory_evidence(studies[name]))
     pieces = [runs.some(np.arange(len(runs)) == i) for runs in whole for i in range(len(runs))]
     fields = ("verdict", "slack", "bound", "measured", "room", "violations")
     one, few = check(whole), check(pieces)
@@ -533,9 +533,9 @@ def test_evidence_in_pieces_says_the_same(
 def test_a_study_larger_than_a_piece_is_read_in_pieces(
     studies: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = read_directory(studies["flow"])
+    whole = list(directory_evidence(studies["flow"]))
     monkeypatch.setattr(directories, "PIECE_BYTES", 0)
-    pieces = read_directory(studies["flow"])
+    pieces = list(directory_evidence(studies["flow"]))
     assert len(pieces) >= len(whole)
     for name in ("scale", "sharpness", "steps"):
         both = [np.concatenate([getattr(runs, name) for runs in one]) for one in (whole, pieces)]

@@ -16,7 +16,7 @@ from flatmin.data.samples import Samples
 from flatmin.data.sets import paper_samples
 from flatmin.dynamics import measures
 from flatmin.dynamics.flow import flow
-from flatmin.dynamics.measures import drift, task
+from flatmin.dynamics.measures import Task, drift
 from flatmin.ledger.collect import evidence_of
 from flatmin.ledger.convergence import lemma_7, pl_constant
 from flatmin.ledger.evidence import Evidence, initial_epsilon
@@ -45,7 +45,7 @@ def test_epsilon_by_plain_loops() -> None:
 
 def test_epsilon_of_balanced_weights_has_one_term() -> None:
     start = initialise(Architecture.mlp(5, 4), "balanced", 0.3, 0, [(0,)])
-    largest = max(np.sum(w**2) for w in start.matrices()[0])
+    largest = max(np.sum(w**2) for w in start[0])
     assert initial_epsilon(start.layers())[0] == pytest.approx(3.0 * largest)
 
 
@@ -91,7 +91,7 @@ def test_the_room_of_a_minimiser_covers_what_its_risk_explains(depth: int, p: fl
     directions += list(random.standard_normal((15, len(flat))))
     moved = np.array([flat + s * v / np.linalg.norm(v) for s in sizes for v in directions])
     ensemble = Ensemble.from_flat(architecture, moved)
-    scene = task(data, architecture)
+    task = Task.of(data, architecture)
     found = sharpness(data, ensemble, tolerance=1e-12)
     count = len(moved)
     runs = Evidence(
@@ -101,7 +101,7 @@ def test_the_room_of_a_minimiser_covers_what_its_risk_explains(depth: int, p: fl
         scale=np.ones(count),
         settled=np.ones(count, dtype=bool),
         steps=np.ones(count),
-        excess=measures.excess_risk(measures.error_of_map(ensemble.layers(), scene), scene),
+        excess=measures.excess_risk(measures.error_of_map(ensemble.layers(), task), task),
         sharpness=found.value,
         residual=found.residual,
     )
@@ -145,7 +145,7 @@ def test_drift_is_within_the_integrators_own_error_at_every_tolerance(init: str)
 
 def test_the_largest_norm_is_of_the_whole_run() -> None:
     runs = cases.descent()
-    first = max(np.linalg.norm(w, 2) for w in runs.initial.matrices()[0])
+    first = max(np.linalg.norm(w, 2) for w in runs.initial[0])
     alone = replace(runs, trace={}, last={})
     assert alone.largest_norm[0] == pytest.approx(first)
     halved = replace(alone, last={"spectral_norm": 1e-3 * runs.last["spectral_norm"]})
@@ -165,7 +165,7 @@ ARCHITECTURES = {
 
 
 @pytest.fixture(params=ARCHITECTURES)
-def scene(request: Any) -> tuple[Architecture, Samples, list[np.ndarray]]:
+def task(request: Any) -> tuple[Architecture, Samples, list[np.ndarray]]:
     """An architecture, data, and the layers of three networks."""
     architecture = ARCHITECTURES[request.param]
     random = np.random.default_rng(9)
@@ -176,18 +176,18 @@ def scene(request: Any) -> tuple[Architecture, Samples, list[np.ndarray]]:
     return architecture, samples, start.layers()
 
 
-def test_layer_gradients_by_automatic_differentiation(scene: Any) -> None:
-    architecture, samples, layers = scene
-    found = measures.layer_gradient(layers, task(samples, architecture))
+def test_layer_gradients_by_automatic_differentiation(task: Any) -> None:
+    architecture, samples, layers = task
+    found = measures.layer_gradient(layers, Task.of(samples, architecture))
     gradient = jax.grad(lambda w: oracles.risk(architecture, samples.X, samples.y, w))
     for network in range(3):
         expected = [np.linalg.norm(g) for g in gradient([w[network] for w in layers])]
         np.testing.assert_allclose(found[network], expected, rtol=1e-12)
 
 
-def test_the_gradient_of_the_map_by_automatic_differentiation(scene: Any) -> None:
-    architecture, samples, layers = scene
-    found = measures.map_gradient(layers, task(samples, architecture))
+def test_the_gradient_of_the_map_by_automatic_differentiation(task: Any) -> None:
+    architecture, samples, layers = task
+    found = measures.map_gradient(layers, Task.of(samples, architecture))
     outputs = samples.y.reshape(30, -1)
     gradient = jax.grad(lambda m: ((samples.X @ m.T - outputs) ** 2).sum() / 30)
     for network in range(3):
@@ -197,9 +197,9 @@ def test_the_gradient_of_the_map_by_automatic_differentiation(scene: Any) -> Non
         assert found[network, 0] == pytest.approx(np.linalg.norm(gradient(product)), rel=1e-12)
 
 
-def test_both_sides_of_the_sandwich_by_plain_loops(scene: Any) -> None:
-    architecture, samples, layers = scene
-    at = task(samples, architecture)
+def test_both_sides_of_the_sandwich_by_plain_loops(task: Any) -> None:
+    architecture, samples, layers = task
+    at = Task.of(samples, architecture)
     floor, ceiling = measures.gradient_floor(layers, at), measures.gradient_ceiling(layers, at)
     sigma = samples.X.T @ samples.X / 30
     low, *_, high = np.linalg.eigvalsh(sigma)

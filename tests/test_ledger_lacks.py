@@ -134,7 +134,7 @@ def test_a_negative_slack_that_holds_is_explained(
     (tmp_path / "run").mkdir()
     runs = cases.small()
     # As flat as S_min but for half of what the minimiser's room allows.
-    least = runs.least_sharpness - 0.5 * float(np.min(runs.minimiser_room))
+    least = runs.minimal_sharpness - 0.5 * float(np.min(runs.minimiser_room))
     flat = replace(runs, sharpness=np.full(cases.NETWORKS, least), scale=runs.scale)
     monkeypatch.setattr(directories, "directory_evidence", lambda _: iter([flat]))
     code, shown, _ = call(monkeypatch, capsys, "check", tmp_path / "run")

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from flatmin.ledger.ledger import one_line_each
+from flatmin.ledger.ledger import Ledger
 from flatmin.ledger.record import Place, Record, Verdict, compare, merge
 
 NAN, INF = math.nan, math.inf
@@ -94,10 +94,10 @@ def test_networks_are_counted_along_their_axis() -> None:
     smaller[:, 1] = 5.0
     smaller[2, 2, 0] = 7.0
     smaller[:, 0, 1] = NAN
-    record = of(smaller, 2.0, place=Place(str, ("record", "network", "layer")))
+    record = of(smaller, 2.0, place=Place(str, ("entry", "network", "layer")))
     assert (record.networks, record.violations) == (3, 2)
     assert record.at == "(2, 2, 0)"
-    assert record.sides.axes == ("record", "network", "layer")
+    assert record.sides.axes == ("entry", "network", "layer")
     assert record.sides.bound.shape == (4, 3, 2)
 
 
@@ -139,7 +139,7 @@ def test_merging_prefers_what_applies_to_what_does_not() -> None:
     assert record.slack == outside.slack
 
 
-def test_one_line_each_names_the_part_that_is_tightest() -> None:
+def test_a_line_names_the_part_that_is_tightest() -> None:
     parts = [of([1.0], [2.0], part="lower"), of([3.0], [2.0], part="upper")]
-    (record,) = one_line_each(parts)
+    (record,) = Ledger(records=tuple(parts), networks=1).lines
     assert (record.verdict, record.at) == (Verdict.VIOLATED, "upper: (0,)")

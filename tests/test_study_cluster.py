@@ -18,9 +18,10 @@ from flatmin.study.cluster import _Tasks, _written, run_pickled
 from flatmin.study.identity import hash_of
 from flatmin.study.index import Checked
 from flatmin.study.plan import SHARD_FLOPS, Shard, plan
-from flatmin.study.runner import Broken, run_study
+from flatmin.study.runner import run_study
 from flatmin.study.shard_files import Packed
-from flatmin.study.spec import parse_spec, read_spec
+from flatmin.study.spec import Study, parse_spec
+from flatmin.study.store import Failure
 from forks import Fork, Forks
 from forks import forks as forked
 from processes import run
@@ -135,7 +136,7 @@ def spec(tmp_path_factory):
 def whole(tmp_path_factory, spec):
     """The study by threads."""
     out = tmp_path_factory.mktemp("whole") / "out"
-    run_study(read_spec(spec), out)
+    run_study(Study(spec), out)
     return files(out)
 
 
@@ -194,7 +195,7 @@ def test_a_worker_killed_while_it_writes_changes_nothing(
 
 
 def test_shards_that_a_dead_client_asked_for_are_not_written(spec, tmp_path):
-    study = read_spec(spec)
+    study = Study(spec)
     shards = plan(study)[:2]
     out = tmp_path / "out"
     run_study(study, out, only=shards[0].id)
@@ -211,12 +212,12 @@ def test_shards_that_a_dead_client_asked_for_are_not_written(spec, tmp_path):
     ]
     after = files(out)
     probe.unlink()
-    assert isinstance(_written(probe, sent[0]), Broken)
+    assert isinstance(_written(probe, sent[0]), Failure)
     assert files(out) == after
 
 
 def test_a_shard_that_is_there_is_not_run_again(spec, whole, tmp_path, monkeypatch):
-    study = read_spec(spec)
+    study = Study(spec)
     (first, second), out = plan(study)[:2], tmp_path / "out"
     run_study(study, out, only=first.id)
     probe = out / ".0.part.probe"
@@ -224,7 +225,7 @@ def test_a_shard_that_is_there_is_not_run_again(spec, whole, tmp_path, monkeypat
     monkeypatch.setattr(execute, "run_shard", lambda *rest: 1 / 0)
     shards = pickle.dumps([first, second])
     found = run_pickled(pickle.dumps(study), shards, hash_of(study.canonical()), str(probe))
-    assert [type(one) for one in found] == [Checked, Broken]
+    assert [type(one) for one in found] == [Checked, Failure]
     assert found[0].counts == run_study(study, out, only=first.id).counts
 
 

@@ -15,7 +15,7 @@ from flatmin.core.errors import DataError, SettingError
 from flatmin.study import toml
 from flatmin.study.inputs import architecture_of, data_of
 from flatmin.study.plan import LEAST_RUNS, network_steps, plan
-from flatmin.study.spec import STARTER, parse_spec, read_spec
+from flatmin.study.spec import STARTER, Study, parse_spec
 
 BASE = """\
 name = "base"
@@ -306,10 +306,10 @@ def test_what_only_the_data_can_tell_is_refused_by_the_plan(old, new, message):
 
 def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(SettingError, match=r"none.toml' cannot be read: No such file"):
-        read_spec(tmp_path / "none.toml")
+        Study(tmp_path / "none.toml")
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(SettingError, match="not a text file in UTF-8"):
-        read_spec(tmp_path / "binary.toml")
+        Study(tmp_path / "binary.toml")
 
 
 def file_study(folder, rows, activation="linear"):
@@ -317,7 +317,7 @@ def file_study(folder, rows, activation="linear"):
     text = BASE.replace('generator = "gaussian"', 'file = "t.csv"\ntarget = "y"')
     text = text.replace("depth = 4", f'depth = 4\nactivation = "{activation}"')
     (folder / "s.toml").write_text(text)
-    return read_spec(folder / "s.toml")
+    return Study(folder / "s.toml")
 
 
 def test_a_data_file_is_carried_along_and_known_by_its_content(tmp_path):
@@ -415,12 +415,12 @@ def test_every_column_and_key_is_documented():
 
     from flatmin.study.grid import AXES
     from flatmin.study.schema import ROW_COLUMNS, TRACE_COLUMNS
-    from flatmin.study.sections import ArchitectureSpec, Method, Problem, Record
+    from flatmin.study.sections import ArchitectureSpec, Method, Problem, RecordSpec
 
     text = (Path(__file__).parents[1] / "docs" / "studies.md").read_text()
     for name, _, meaning in (*ROW_COLUMNS, *TRACE_COLUMNS):
         assert f"| `{name}` |" in text
         assert meaning.replace("|", "&#124;") in text
-    for section in (ArchitectureSpec, Method, Problem, Record):
+    for section in (ArchitectureSpec, Method, Problem, RecordSpec):
         assert all(f"`{name}" in text for name in section.model_fields)
     assert all(f"`{name}`" in text for name in AXES)

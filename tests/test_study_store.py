@@ -18,10 +18,10 @@ from flatmin.cli import main
 from flatmin.core.errors import FlatminError
 from flatmin.study import execute, plan, runner
 from flatmin.study.identity import spec_difference
+from flatmin.study.results import Results
 from flatmin.study.schema import ROWS_SCHEMA, TRACES_SCHEMA
 from flatmin.study.spec import parse_spec
 from flatmin.study.store import Store
-from flatmin.study.verification import verify_study
 from study_runs import SHARDS, SPEC, files, results, shard_files, write_spec
 
 SMALL = SPEC.replace("datasets = 12", "datasets = 3").replace("repetitions = 30", "repetitions = 5")
@@ -289,7 +289,7 @@ def test_an_edited_shard_is_never_used_and_is_run_again(whole, tmp_path, call, k
 
 
 def test_a_whole_study_is_verified(whole, call):
-    found = verify_study(whole)
+    found = Results(directory=whole).verify()
     assert found.whole
     assert (found.shards, found.faults, found.missing) == (len(shard_files(whole)), {}, 0)
     code, out, _ = call("study", "verify", whole)
@@ -305,7 +305,7 @@ def test_what_is_wrong_with_a_folder_is_said(whole, tmp_path, call):
     second.unlink()
     (out / "traces" / third.name).unlink()
     (out / "runs" / "mine.txt").write_text("mine")
-    found = verify_study(out)
+    found = Results(directory=out).verify()
     assert found.faults == {
         f"runs/{first.name}": "has other values in its column 'distance' than were written",
         "runs/mine.txt": "is not part of this study",

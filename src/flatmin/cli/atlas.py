@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from flatmin.cli import options
-from flatmin.cli.commands import number
 from flatmin.cli.output import show
 
 
@@ -37,7 +36,7 @@ def atlas(
         ),
     ] = True,
     init: Annotated[str, typer.Option(help="Their initialisation.")] = "pytorch",
-    scale: Annotated[str, typer.Option(help="Its scale; 1 is the standard one.")] = "1",
+    scale: options.Scale = "1",
     runs: Annotated[int, typer.Option(help="How many are drawn.")] = 16,
     seed: Annotated[int, typer.Option(help="Seed of starts and kicks.")] = 0,
     out: Annotated[
@@ -59,12 +58,10 @@ def atlas(
         steps=steps,
         width=width,
         init=init,
-        scale=number("--scale", scale),
+        scale=scale,
         runs=runs if basins else 0,
         seed=seed,
         progress=not json,
     )
     written = found.save(out) if out is not None else []
-    show(found, json)
-    for path in written if not json else ():
-        print(path)
+    show(found, json, written)

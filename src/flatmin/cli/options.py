@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from flatmin.data.preparation import Preparation
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Seed = Annotated[int, typer.Option(help="Seed of the initial weights.")]
+LearnedAt = Annotated[
+    float, typer.Option(help="Learned means this share of the excess risk of w = 0.")
+]
+Scale = Annotated[str, typer.Option(help="Its scale, as of train; 1 is the standard one.")]
 
 
 @dataclass(frozen=True)

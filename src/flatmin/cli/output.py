@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from flatmin.core.shown import Shown
 
 
-def show(record: Shown, json: bool = False) -> None:
-    """Print a record, as JSON if that was asked for."""
+def show(record: Shown, json: bool = False, written: Iterable[object] = ()) -> None:
+    """Print a record, as JSON if that was asked for; else followed by the files written."""
     if json:
         from flatmin.core.plain import json_text
 
@@ -24,3 +25,5 @@ def show(record: Shown, json: bool = False) -> None:
         render(record.page(), console)
     else:
         print(record)
+    for path in written:
+        print(path)

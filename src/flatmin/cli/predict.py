@@ -32,12 +32,8 @@ def predict(
         ),
     ] = None,
     init: Annotated[str, typer.Option(help="Initialisation to start from.")] = "pytorch",
-    scale: Annotated[
-        str, typer.Option(help="Its scale, as of train; 1 is the standard one.")
-    ] = "1",
-    learned_at: Annotated[
-        float, typer.Option(help="Learned means this share of the excess risk of w = 0.")
-    ] = 0.001,
+    scale: options.Scale = "1",
+    learned_at: options.LearnedAt = 0.001,
     effort: Annotated[
         float, typer.Option(help="How much work to spend on the rate; 1 is about a second.")
     ] = 1.0,
@@ -46,7 +42,7 @@ def predict(
     steps: Annotated[
         int | None, typer.Option(help="--measure: steps each run may take. Default: 5000 or more.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the initial weights.")] = 0,
+    seed: options.Seed = 0,
     certificate: Annotated[
         str | None, typer.Option(help="Write S_min here with a proof, for `flatmin verify`.")
     ] = None,
@@ -82,7 +78,5 @@ def predict(
         save(found.plot(), path)
     if proof is not None:
         found.prediction.certificate.write(proof)
-    show(found, json)
-    for name, place in (("figure", path), ("certificate", proof)):
-        if place is not None and not json:
-            print(f"{name}: {place}")
+    places = {"figure": path, "certificate": proof}
+    show(found, json, [f"{name}: {place}" for name, place in places.items() if place is not None])

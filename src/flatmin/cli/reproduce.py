@@ -35,9 +35,8 @@ def reproduce(
     directory = Path(out)
     with live_bar(not json) as show:
         report = run(directory, figures or (), preset, beyond, _teller(show, quiet=json))
-    print_record(report, json)
-    if not json:
-        print(f"report: {directory / 'report.html'}\nfigures: {directory / 'figures'}")
+    written = (f"report: {directory / 'report.html'}", f"figures: {directory / 'figures'}")
+    print_record(report, json, written)
     if report.count(FAILS):
         raise typer.Exit(1)
 

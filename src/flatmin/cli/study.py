@@ -11,7 +11,6 @@ from flatmin.cli import options
 from flatmin.cli.commands import Commands, reading
 from flatmin.cli.output import show as print_record
 from flatmin.cli.study_run import run
-from flatmin.core.errors import SettingError
 
 if TYPE_CHECKING:
     from flatmin.study.results import Results
@@ -31,16 +30,9 @@ def new(
     file: Annotated[str, typer.Argument(metavar="FILE", help="The file to write (.toml).")],
 ) -> None:
     """Write a commented study to start from; it runs as it is in 10 to 30 seconds."""
-    path = Path(file)
-    if path.exists():
-        raise SettingError(f"{file!r} is there already: choose another name or remove it")
+    from flatmin.study.spec import write_starter
 
-    from flatmin.core.files import make_directory, writing
-    from flatmin.study.spec import STARTER
-
-    make_directory(path.parent)
-    with writing(path) as temporary:
-        temporary.write_text(STARTER, encoding="utf-8")
+    path = write_starter(file)
     print(f"{path}: run it with flatmin study run {path} --out {path.with_suffix('')}")
 
 
@@ -100,9 +92,7 @@ def plot(
 
 def verify(directory: _Directory, json: options.Json = False) -> None:
     """Read every file of a study; exit code 1 if one is damaged or strange, or runs are missing."""
-    from flatmin.study.verification import verify_study
-
-    found = verify_study(directory)
+    found = _results(directory).verify()
     print_record(found, json)
     if not found.whole:
         raise typer.Exit(1)

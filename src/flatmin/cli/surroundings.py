@@ -10,12 +10,11 @@ from __future__ import annotations
 import codecs
 import os
 import sys
-from contextlib import suppress
-from ctypes import CDLL
 from errno import EBADF, EIO, ENOSPC
 
+from flatmin.core.memory import one_heap
+
 _LEAST = 640 << 20  # the compiler aborts below 600
-_ARENAS = -8  # mallopt's name for their number
 # What is drawn where the terminal cannot show the sign.
 _PLAINER = {"─": "-", "–": "-", "…": "...", "×": "x", "·": "."}
 
@@ -62,8 +61,7 @@ def shortage() -> str | None:
         return None
     # pyarrow's own allocator reserves a gigabyte, and glibc's 64 megabytes for every thread.
     os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"
-    with suppress(OSError, AttributeError):
-        CDLL(None).mallopt(_ARENAS, 1)
+    one_heap()
     if limit >= _LEAST:
         return None
     return f"ulimit -v allows {limit >> 20} MiB of memory, at least {_LEAST >> 20} MiB are needed"

@@ -90,11 +90,9 @@ def train(
         ),
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Largest number of steps.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the initial weights.")] = 0,
-    learned_at: Annotated[
-        float, typer.Option(help="Learned means this share of the excess risk of w = 0.")
-    ] = 0.001,
-    record_every: Annotated[int | None, typer.Option(help="Steps between records.")] = None,
+    seed: options.Seed = 0,
+    learned_at: options.LearnedAt = 0.001,
+    record_every: Annotated[int | None, typer.Option(help="Steps between two entries.")] = None,
     out: Annotated[str | None, typer.Option(help="Write trace, weights and figure here.")] = None,
     json: options.Json = False,
 ) -> None:
@@ -119,6 +117,4 @@ def train(
         **ctx.obj,
     )
     written = report.save(out) if out is not None else []
-    show(report, json)
-    for path in written if not json else ():
-        print(path)
+    show(report, json, written)

@@ -11,9 +11,9 @@ import numpy as np
 from flatmin.core.arrays import Float
 from flatmin.core.seeds import generator
 from flatmin.dynamics.descent import descend
-from flatmin.dynamics.measures import error_of_map, task
+from flatmin.dynamics.measures import Task, error_of_map
 from flatmin.ledger.evidence import EPSILON, Evidence
-from flatmin.ledger.record import Place, Record, at_most, sandwich
+from flatmin.ledger.record import Record, at_most, sandwich
 from flatmin.ledger.statement import NotApplicable, need, statement
 from flatmin.network.architecture import Architecture
 from flatmin.network.ensemble import Ensemble
@@ -65,7 +65,7 @@ def period_two_orbit(runs: Evidence) -> Record:
     return at_most(
         np.abs(u / [orbit.low, orbit.high] - 1.0),
         left,
-        place=_at(runs, "point"),
+        place=runs.place("point"),
         note=f"c = {ORBIT_RATE:g}, from {OFF:g} off; {factor}",
     )
 
@@ -99,7 +99,7 @@ def flip_at_the_ceiling(runs: Evidence) -> list[Record]:
             0.5 * error[1:],
             part="amplitude",
             room=1e-6,
-            place=_at(runs, more=f", c = {1 + NEAR[0]:g}"),
+            place=runs.place(more=f", c = {1 + NEAR[0]:g}"),
             note=f"eps^2/predicted - 1 is {error[0]:.2g} at c - 1 = {NEAR[0]:g} and "
             f"{error[1]:.2g} at {NEAR[1]:g}",
         ),
@@ -107,7 +107,7 @@ def flip_at_the_ceiling(runs: Evidence) -> list[Record]:
             width[2:] / size[2:],
             0.5,
             part="below it settles",
-            place=_at(runs, more=f", c = {BELOW:g}"),
+            place=runs.place(more=f", c = {BELOW:g}"),
             note=f"what is left of the same width after {FLIP_STEPS} steps, against a half",
         ),
     ]
@@ -135,7 +135,7 @@ def oscillation_balances(runs: Evidence) -> list[Record]:
     predicted = gap[:-1] * imbalance_factor(pull, r[0, :-1], r[1, :-1])
     # Of a norm, and of eta g, whose own error the small gap does not multiply up.
     rounding = 100.0 * EPSILON * runs.widest * float(np.max(r)) ** 2
-    place = _at(runs, "step", more=", layers 2 and 3")
+    place = runs.place("step", more=", layers 2 and 3")
     return [
         at_most(
             np.abs(gap[1:] - predicted),
@@ -184,7 +184,7 @@ def flow_sharpness_falls(runs: Evidence) -> Record:
         values[:-1],
         applies=met,
         room=1e3 * EPSILON * depth * np.nan_to_num(values[:-1]),
-        place=_at(runs, "step", "start", "rate"),
+        place=runs.place("step", "start", "rate"),
         why="steps that are small enough",
     )
 
@@ -199,17 +199,7 @@ def one_neuron_bounds(runs: Evidence) -> list[Record]:
     need(runs, one_output=True, layers=2)
     low, high = small_limit_bounds(runs.regression, runs.depth, runs.output_norm)
     limit = limit_of(runs.regression, runs.depth, runs.output_norm)
-    return sandwich([low], [limit], [high], room=100.0 * EPSILON * high, place=_at(runs))
-
-
-def _at(runs: Evidence, *axes: str, more: str = "") -> Place:
-    """Names for entries: the depth, and after each word the number along its axis, from 1."""
-
-    def describe(index: tuple[int, ...]) -> str:
-        numbers = [f"{word} {i + 1}" for word, i in zip(axes, index, strict=False)]
-        return ", ".join([f"depth {runs.depth}{more}", *numbers])
-
-    return Place(describe, axes)
+    return sandwich([low], [limit], [high], room=100.0 * EPSILON * high, place=runs.place())
 
 
 def _chain(network: Architecture, first: Float, sizes: Float) -> Float:
@@ -232,7 +222,7 @@ def _flattest_chain(runs: Evidence) -> tuple[Float, Float]:
 def _after(runs: Evidence, start: Float, c: float | Float, steps: int | np.ndarray) -> Float:
     """Flat weights after so many steps at the rate c."""
     ensemble = Ensemble.from_flat(runs.initial.architecture, start)
-    rates = np.broadcast_to(2.0 * np.asarray(c) / runs.least_sharpness, (len(start),))
+    rates = np.broadcast_to(2.0 * np.asarray(c) / runs.minimal_sharpness, (len(start),))
     end = descend(runs.regression, ensemble, rates, steps, tolerance=NEVER, observe_ends=False)
     return end.ensemble.flat()
 
@@ -248,15 +238,15 @@ def _pull(runs: Evidence, flat: Float) -> Float:
     """eta g = 2 eta (w - w*)' Sigma w at c = 1.05."""
     network, data = runs.initial.architecture, runs.regression
     layers = network.split(flat)
-    error = error_of_map(layers, task(data, network))[:, 0]
-    eta = 2.0 * 1.05 / runs.least_sharpness
+    error = error_of_map(layers, Task.of(data, network))[:, 0]
+    eta = 2.0 * 1.05 / runs.minimal_sharpness
     return np.asarray(2.0 * eta * np.sum((error @ data.sigma) * (error + data.w_star), axis=1))
 
 
 def _output(runs: Evidence, flat: Float) -> Float:
     """w'Sigma w*/(w*'Sigma w*)."""
     network, data = runs.initial.architecture, runs.regression
-    error = error_of_map(network.split(flat), task(data, network))[:, 0]
+    error = error_of_map(network.split(flat), Task.of(data, network))[:, 0]
     return np.asarray(1.0 + error @ data.sigma @ data.w_star / (data.q @ data.q))
 
 

@@ -94,14 +94,6 @@ def _evidence(runs: Any) -> Iterable[Evidence]:
     return directory_evidence(Path(place))
 
 
-def all_records(cases: Iterable[Evidence]) -> list[Record]:
-    """One record per statement, part and piece of evidence, in the order of `STATEMENTS`."""
-    book = _Book()
-    for piece in cases:
-        book.add(piece)
-    return book.records()
-
-
 class _Book:
     """The records of every piece of evidence so far."""
 

@@ -10,7 +10,7 @@ from flatmin.core.arrays import Float
 from flatmin.curvature import Sharpness, sharpness
 from flatmin.data.samples import Problem, Samples
 from flatmin.dynamics.endings import State
-from flatmin.dynamics.measures import LAYER_MEASURES, task
+from flatmin.dynamics.measures import LAYER_MEASURES, Task
 from flatmin.dynamics.methods import GradientFlow, Method
 from flatmin.dynamics.outcome import Outcome
 from flatmin.ledger.evidence import Evidence
@@ -41,7 +41,7 @@ def evidence_of(
     flat = np.where(kept[:, None], outcome.ensemble.flat(), 0.0)
     final = Ensemble.from_flat(architecture, flat)
     found = sharpness(problem, final, tolerance=1e-10) if found is None else found
-    scene = task(regression, architecture)
+    task = Task.of(regression, architecture)
     layers, start = final.weights(), initial.weights()
     runs = Evidence(
         regression=regression,
@@ -54,7 +54,7 @@ def evidence_of(
         sharpness=np.atleast_1d(found.value),
         residual=np.atleast_1d(found.residual),
         trace=_trace(outcome, count),
-        last={name: LAYER_MEASURES[name](layers, start, scene) for name in LAST},
+        last={name: LAYER_MEASURES[name](layers, start, task) for name in LAST},
         method=method or GradientFlow(),
         error=outcome.extras.get("error"),
         final=final,

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from flatmin.core.arrays import Float, Yes
 from flatmin.data.regression import Regression
 from flatmin.data.samples import Samples
-from flatmin.dynamics.measures import error_of_map, task
+from flatmin.dynamics.measures import Task, error_of_map
 from flatmin.ledger.evidence import EPSILON, Evidence
 from flatmin.ledger.invariants import FLOW
 from flatmin.ledger.record import Record, at_least, at_most, sandwich
@@ -34,7 +34,7 @@ def lemma_8(runs: Evidence) -> list[Record]:
         4.0 * runs.regression.smallest_eigenvalue * excess,
         gradient**2,
         4.0 * largest * excess,
-        place=runs.place("record", "network"),
+        place=runs.place("entry", "network"),
         room=room,
     )
     return records if runs.samples is None else [*records, _identity(runs, runs.samples)]
@@ -43,7 +43,7 @@ def lemma_8(runs: Evidence) -> list[Record]:
 def _identity(runs: Evidence, samples: Samples) -> Record:
     """The identity of Lemma 8 at the initial weights, from the rows themselves."""
     excess = runs.excess_risk[0]
-    error = error_of_map(runs.layers, task(runs.regression, runs.initial.architecture))
+    error = error_of_map(runs.layers, Task.of(runs.regression, runs.initial.architecture))
     maps = error + np.atleast_2d(runs.regression.w_star.T)
     y = samples.y.reshape(samples.n, -1)
     risk = np.mean(np.sum((y - samples.X @ maps.transpose(0, 2, 1)) ** 2, axis=2), axis=1)
@@ -71,7 +71,7 @@ def gradient_sandwich(runs: Evidence) -> list[Record]:
         floor**2,
         gradient**2,
         ceiling**2,
-        place=runs.place("record", "network", "layer"),
+        place=runs.place("entry", "network", "layer"),
         # Both sides hold the same error of w.
         room=2.0 * runs.gradient_error(gradient),
     )
@@ -121,7 +121,7 @@ def theorem_3(runs: Evidence) -> Record:
     """Theorem 3: |grad R|^2 >= mu (R - R_min) for t >= 1, with the mu of `pl_constant`.
 
     The proof works from any time t_0 on with R(W(t_0)) in the place of R(W(1)); t_0 is the first
-    record at which t >= 1.
+    entry at which t >= 1.
     """
     need(runs, "not measured along flow", plain=True, measured=["excess_risk", "gradient"])
     excess, gradient = runs.excess_risk, runs.trace["gradient"]
@@ -141,9 +141,9 @@ def theorem_3(runs: Evidence) -> Record:
         hypothesis=f"gradient flow, d_L = 1, p = 1, {words}",
         applies=(meets & (mu > 0.0) & runs.flow)[None, :],
         room=runs.depth * runs.gradient_error(gradient) + mu * runs.risk_error(excess),
-        why=words if not meets.any() else "mu above 0" if begun.any() else "a record at t >= 1",
+        why=words if not meets.any() else "mu above 0" if begun.any() else "an entry at t >= 1",
         note=f"best mu from {span(mu)}, best C from {span(best)}",
-        place=runs.place("record", "network"),
+        place=runs.place("entry", "network"),
     )
 
 
@@ -167,13 +167,13 @@ def lemma_7(runs: Evidence) -> list[Record]:
 
 
 def _held(values: Float) -> Float:
-    """Records that are not there (a step was rejected, or a run has ended) as the one before."""
-    record = np.where(np.isnan(values), 0, np.arange(len(values))[:, None])
-    return np.take_along_axis(values, np.maximum.accumulate(record, axis=0), axis=0)
+    """Entries that are not there (a step was rejected, or a run has ended) as the one before."""
+    entry = np.where(np.isnan(values), 0, np.arange(len(values))[:, None])
+    return np.take_along_axis(values, np.maximum.accumulate(entry, axis=0), axis=0)
 
 
 def _decay(runs: Evidence, start: NDArray[np.int_], part: str) -> Record:
-    """Lemma 7 from record `start` of each network on."""
+    """Lemma 7 from entry `start` of each network on."""
     excess, gradient, time = runs.excess_risk, runs.trace["gradient"], runs.time
     networks = np.arange(len(runs))
     later = np.arange(len(time))[:, None] >= start
@@ -182,8 +182,8 @@ def _decay(runs: Evidence, start: NDArray[np.int_], part: str) -> Record:
     rate = np.where(later, _held(rate), np.nan)
     mu = np.nanmin(rate, axis=0)
     passed = np.maximum(time - time[start, networks], 0.0)
-    # Between two records the rate may be lower than at both, by as much as it changes across, and
-    # so lower than mu: what this may take off the integral of the rate up to each record.
+    # Between two entries the rate may be lower than at both, by as much as it changes across, and
+    # so lower than mu: what this may take off the integral of the rate up to each entry.
     lowest = np.minimum(rate[:-1], rate[1:]) - np.abs(np.diff(rate, axis=0))
     missing = np.clip(mu - lowest, 0.0, mu) * np.diff(_held(time), axis=0)
     between = np.vstack([np.zeros(len(runs)), np.nancumsum(missing, axis=0)])
@@ -197,5 +197,5 @@ def _decay(runs: Evidence, start: NDArray[np.int_], part: str) -> Record:
         hypothesis=f"gradient flow, |grad R|^2 >= mu (R - R_min) with mu = {span(mu)}",
         applies=((mu > 0.0) & runs.flow)[None, :],
         room=error + np.expm1(between) * bound,
-        place=runs.place("record", "network"),
+        place=runs.place("entry", "network"),
     )

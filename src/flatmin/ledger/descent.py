@@ -22,12 +22,12 @@ from flatmin.ledger.record import Record, Verdict, merge
 from flatmin.ledger.statements import STATEMENTS
 
 # Rates that are looked at; shares of the only one at which its runs are repeated, with so many
-# records at the same times; and the largest number of steps repeated.
+# entries at the same times; and the largest number of steps repeated.
 MOST_RATES = 6
 SHARES = (1.0, 0.5, 0.25)
-RECORDS = 100
+ENTRIES = 100
 MOST_STEPS = 1_000_000
-# Networks repeated at once, for the memory of their records.
+# Networks repeated at once, for the memory of their traces.
 REPEATED = 1024
 
 
@@ -94,7 +94,7 @@ def repeated(runs: Evidence, share: float) -> Evidence:
     """The same initial weights at a share of the learning rate, for as long in time."""
     assert runs.learning_rate is not None
     rates, steps = runs.learning_rate * share, np.maximum(np.ceil(runs.steps / share), 1.0)
-    every = max(1, int(np.max(steps)) // RECORDS)
+    every = max(1, int(np.max(steps)) // ENTRIES)
     recording = Recording(every, ("excess_risk", "gradient", "gradient_floor", *LAST))
     method = GradientDescent(rates)
     outcome = method.run(runs.regression, runs.initial, steps=steps, recording=recording)

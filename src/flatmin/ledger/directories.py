@@ -21,7 +21,7 @@ from flatmin.core.errors import DataError
 from flatmin.core.files import read_text
 from flatmin.data.regression import Regression
 from flatmin.dynamics.endings import State
-from flatmin.dynamics.measures import LAYER_MEASURES, task
+from flatmin.dynamics.measures import LAYER_MEASURES, Task
 from flatmin.dynamics.methods import method_of
 from flatmin.dynamics.recording import RENAMED
 from flatmin.dynamics.training import FILES
@@ -29,24 +29,18 @@ from flatmin.ledger.collect import LAST
 from flatmin.ledger.evidence import Evidence
 from flatmin.network.architecture import Architecture
 from flatmin.network.ensemble import Ensemble
-from flatmin.network.initialisation import initialise
 from flatmin.study.inputs import architecture_of, data_of
 from flatmin.study.older import words
-from flatmin.study.plan import Run, plan, stretches
+from flatmin.study.plan import Run, plan, start_of, stretches
 from flatmin.study.shard_files import shard_id
-from flatmin.study.spec import Study, read_spec
+from flatmin.study.spec import Study
 from flatmin.study.store import Store
 
-# Of a piece of a study's evidence; numbers of a row, and bytes of a cell of a frame of records.
+# Of a piece of a study's evidence; numbers of a row, and bytes of a cell of a trace.
 PIECE_BYTES = 1 << 24
 ROW_NUMBERS, TRACE_BYTES = 60, 16
 # What reading a file that was cut, mixed up or written by something else may raise.
 DAMAGE = (OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile, RecursionError)
-
-
-def read_directory(directory: Path) -> list[Evidence]:
-    """The evidence in a directory of `flatmin train` or `flatmin study run`, all of it."""
-    return list(directory_evidence(directory))
 
 
 def directory_evidence(directory: Path) -> Iterator[Evidence]:
@@ -92,7 +86,7 @@ def training_evidence(directory: Path) -> Evidence:
     start, end = (_ensemble(architecture, arrays) for arrays in (initial, final))
     sharp, error = summary["sharpness"], summary["integration_error"]
     method = method_of(summary["method"], **summary)
-    scene = task(regression, architecture)
+    task = Task.of(regression, architecture)
     layers, first = end.weights(), start.weights()
     diverged = summary["state"] == State.DIVERGED.value
     return Evidence(
@@ -106,7 +100,7 @@ def training_evidence(directory: Path) -> Evidence:
         sharpness=_number(sharp["value"]),
         residual=_number(sharp["residual"]),
         trace=_frame_trace(trace),
-        last={name: LAYER_MEASURES[name](layers, first, scene) for name in LAST if not diverged},
+        last={name: LAYER_MEASURES[name](layers, first, task) for name in LAST if not diverged},
         method=method,
         error=None if error is None else _number(error),
         final=None if diverged else end,
@@ -164,15 +158,13 @@ def study_evidence(directory: Path) -> Iterator[Evidence]:
         table = rows.shard(number).to_pandas()
         table = table[table["state"] != State.DIVERGED.value].set_index("run", drop=False)
         trace = recorded.get(rows.paths[number].name)
-        records = (
-            {} if trace is None else dict(list(traces.shard(trace).to_pandas().groupby("run")))
-        )
+        frames = {} if trace is None else dict(list(traces.shard(trace).to_pandas().groupby("run")))
         for _, members in groupby(map(run_of, table.index), key=_group):
             group = list(members)
             if not held.takes(group[0]):
                 yield from held.evidence()
                 held = _Piece(study)
-            held.add(group, table.loc[[run.index for run in group]], records)
+            held.add(group, table.loc[[run.index for run in group]], frames)
     yield from held.evidence()
 
 
@@ -197,19 +189,19 @@ class _Piece:
         self._study, self._bytes = study, 0.0
         self._runs: list[Run] = []
         self._tables: list[Any] = []
-        self._records: dict[int, Any] = {}
+        self._frames: dict[int, Any] = {}
 
     def takes(self, run: Run) -> bool:
         """Whether a run belongs here, and there is room."""
         same = not self._runs or _group(run) == _group(self._runs[0])
         return same and self._bytes < PIECE_BYTES
 
-    def add(self, runs: list[Run], table: Any, records: dict[int, Any]) -> None:
-        """Some more runs: their rows, and the records of all runs of their shard."""
+    def add(self, runs: list[Run], table: Any, frames: dict[int, Any]) -> None:
+        """Some more runs: their rows, and the traces of all runs of their shard."""
         self._runs += runs
         self._tables.append(table)
-        mine = {run.index: records[run.index] for run in runs if run.index in records}
-        self._records |= mine
+        mine = {run.index: frames[run.index] for run in runs if run.index in frames}
+        self._frames |= mine
         numbers = _architecture(self._study, runs[0]).parameters + ROW_NUMBERS
         numbers *= len(runs)
         self._bytes += 8.0 * numbers + sum(one.size * TRACE_BYTES for one in mine.values())
@@ -219,8 +211,8 @@ class _Piece:
         if self._runs:
             import pandas as pd
 
-            records = [self._records.get(run.index) for run in self._runs]
-            yield _study_case(self._study, self._runs, pd.concat(self._tables), records)
+            frames = [self._frames.get(run.index) for run in self._runs]
+            yield _study_case(self._study, self._runs, pd.concat(self._tables), frames)
 
 
 def _architecture(study: Study, run: Run) -> Architecture:
@@ -236,7 +228,7 @@ def _study(directory: Path, content: dict[str, Any]) -> Study:
     digest = content.get("problem", {}).get("file")
     if digest is None:
         return Study(content)
-    place = read_spec(directory / "study.toml").problem.file
+    place = Study(directory / "study.toml").problem.file
     study = Study(content | {"problem": content["problem"] | {"file": place}})
     if json.loads(study.canonical())["problem"]["file"] != digest:
         raise DataError(f"{place!r} is not the data file that the study was run on")
@@ -254,18 +246,11 @@ def _group(run: Run) -> tuple[Any, ...]:
     return run.dataset, run.depth, -1 if run.width is None else run.width, run.init
 
 
-def _study_case(study: Study, runs: Sequence[Run], table: Any, records: Sequence[Any]) -> Evidence:
+def _study_case(study: Study, runs: Sequence[Run], table: Any, frames: Sequence[Any]) -> Evidence:
     first = runs[0]
     data = data_of(study, first.dataset)
     architecture = _architecture(study, first)
-    initial = initialise(
-        architecture,
-        first.init,
-        [run.scale for run in runs],
-        study.seed,
-        [run.address() for run in runs],
-        data.regression,
-    )
+    initial = start_of(study, architecture, runs, data.regression)
     descent = not study.method.continuous
     return Evidence(
         regression=data.regression,
@@ -277,7 +262,7 @@ def _study_case(study: Study, runs: Sequence[Run], table: Any, records: Sequence
         excess=table["excess_risk"].to_numpy(dtype=float),
         sharpness=table["sharpness"].to_numpy(dtype=float),
         residual=table["sharpness_residual"].to_numpy(dtype=float),
-        trace=_study_trace(records, descent),
+        trace=_study_trace(frames, descent),
         last={
             name: np.stack(table[name].to_list())
             for name in ("spectral_norm", "rank_one_defect", "alignment")
@@ -290,9 +275,9 @@ def _study_case(study: Study, runs: Sequence[Run], table: Any, records: Sequence
     )
 
 
-def _study_trace(records: Sequence[Any], descent: bool) -> dict[str, Float]:
-    """Records of each run in a column of its own; NaN where a run has ended."""
-    known = [frame for frame in records if frame is not None]
+def _study_trace(frames: Sequence[Any], descent: bool) -> dict[str, Float]:
+    """Traces of each run in a column of its own; NaN where a run has ended."""
+    known = [frame for frame in frames if frame is not None]
     if not known:
         return {}
     length = max(len(frame) for frame in known)
@@ -300,11 +285,11 @@ def _study_trace(records: Sequence[Any], descent: bool) -> dict[str, Float]:
     for name in known[0].columns:
         if name == "run" or name == ("time" if descent else "step") or known[0][name].isna().all():
             continue
-        for network, frame in enumerate(records):
+        for network, frame in enumerate(frames):
             if frame is None:
                 continue
             values = np.array(frame[name].to_list(), dtype=float)
             if name not in trace:
-                trace[name] = np.full((length, len(records), *values.shape[1:]), np.nan)
+                trace[name] = np.full((length, len(frames), *values.shape[1:]), np.nan)
             trace[name][: len(values), network] = values
     return trace

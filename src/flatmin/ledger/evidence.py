@@ -41,8 +41,8 @@ def initial_epsilon(layers: Sequence[Float]) -> Float:
 class Evidence:
     """Runs by a method.
 
-    Arrays have one entry per network. `trace[name]` is `[record, network]` or
-    `[record, network, layer]` and NaN after the end of a run; `last[name]` is `[network, layer]`,
+    Arrays have one entry per network. `trace[name]` is `[entry, network]` or
+    `[entry, network, layer]` and NaN after the end of a run; `last[name]` is `[network, layer]`,
     measured at the final weights.
     """
 
@@ -126,7 +126,7 @@ class Evidence:
 
     @cached_property
     def time(self) -> Float:
-        """The time of each record; of gradient descent, eta times the step."""
+        """The time of each entry; of gradient descent, eta times the step."""
         if "time" in self.trace:
             return self.trace["time"]
         return np.asarray(self.method.learning_rate * self.trace["step"])
@@ -142,7 +142,7 @@ class Evidence:
         return initial_epsilon(self.layers)
 
     @cached_property
-    def least_sharpness(self) -> float:
+    def minimal_sharpness(self) -> float:
         """S_min."""
         return minimal_sharpness(self.regression, self.depth, self.output_norm).exact
 
@@ -230,11 +230,18 @@ class Evidence:
         return np.asarray(2.0 * gradient * error + error**2 + relative * gradient**2)
 
     def along(self, name: str) -> Float | None:
-        """A quantity over the records and, last, at the final weights; None if not measured."""
+        """A quantity over its entries and, last, at the final weights; None if not measured."""
         parts = [self.trace[name]] if name in self.trace else []
         if name in self.last:
             parts.append(self.last[name][None])
         return np.concatenate(parts) if parts else None
+
+    def last_recorded(self, name: str) -> Float:
+        """The last entry of a quantity's trace that each run has."""
+        values = self.trace[name]
+        known = np.isfinite(values if values.ndim == 2 else values.sum(axis=2))
+        last = len(known) - 1 - np.argmax(known[::-1], axis=0)
+        return np.asarray(values[last, np.arange(len(self))])
 
     def some(self, chosen: Yes) -> Evidence:
         """The evidence of the chosen networks only."""
@@ -258,14 +265,9 @@ class Evidence:
 
     def gist(self) -> Evidence:
         """What statements about many pieces of evidence look at: of a trace the first and the last
-        record of each run, no weights, and no number of a run that they do not use."""
-        trace: dict[str, Float] = {}
-        for name in ("excess_risk", "gradient", "theta"):
-            if name in self.trace:
-                values = self.trace[name]
-                known = np.isfinite(values if values.ndim == 2 else values.sum(axis=2))
-                last = len(known) - 1 - np.argmax(known[::-1], axis=0)
-                trace[name] = np.stack([values[0], values[last, np.arange(len(self))]])
+        entry of each run, no weights, and no number of a run that they do not use."""
+        names = self.trace.keys() & {"excess_risk", "gradient", "theta"}
+        trace = {name: np.stack([self.trace[name][0], self.last_recorded(name)]) for name in names}
         nothing = np.broadcast_to(np.nan, (len(self),))
         error = largest_error(self)
         # Copies, since an array may be part of a larger table.
@@ -292,22 +294,21 @@ class Evidence:
             return f"run {self.names[network]}"
         return self.names[network] if self.names else f"network {network}"
 
-    def place(self, *axes: str) -> Place:
-        """Names for the entries of arrays with these axes: "record", "network", "layer"; without
-        any, of runs that are one case."""
+    def place(self, *axes: str, more: str = "") -> Place:
+        """Names for the entries of arrays with these axes: "network" by name, "entry" by its time
+        or step, others by the number along them, from 1; without any, of runs that are one case."""
 
         def describe(index: tuple[int, ...]) -> str:
             found = dict(zip(axes, index, strict=False))
-            words = [f"depth {self.depth}"]
+            words = [f"depth {self.depth}{more}"]
             if "network" in found:
                 words.append(self.name(found["network"]))
-            if "record" in found:
+            if "entry" in found:
                 name, sign = ("time", "t = ") if "time" in self.trace else ("step", "step ")
-                times = self.trace.get(name, np.empty((0, len(self))))[found["record"] :]
+                times = self.trace.get(name, np.empty((0, len(self))))[found["entry"] :]
                 words.append(f"{sign}{times[0, found['network']]:.4g}" if len(times) else "the end")
-            if "layer" in found:
-                words.append(f"layer {found['layer'] + 1}")
-            return ", ".join(words)
+            others = (axis for axis in found if axis not in ("network", "entry"))
+            return ", ".join([*words, *(f"{axis} {found[axis] + 1}" for axis in others)])
 
         return Place(describe, axes)
 

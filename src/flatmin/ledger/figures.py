@@ -1,6 +1,6 @@
 """Pictures of the ledger: each statement's bound and measurement, and the slack of all of them.
 
-What a panel shows depends on what a comparison runs over. Along a run: both sides over its records,
+What a panel shows depends on what a comparison runs over. Along a run: both sides over its entries,
 and below them the slack. Over something that was varied: both sides against it. Over an ensemble:
 every network, in the order of its bound, a lower and an upper bound of one quantity together.
 """
@@ -50,7 +50,7 @@ BOTH = {"lower", "upper"}
 def write_figures(records: Sequence[Record], directory: Path) -> list[Path]:
     """A picture for every statement that was measured, and one of all slacks.
 
-    `records` are those of `all_records`, one for each piece of evidence.
+    `records` are those of a ledger before they were merged, one for each piece of evidence.
     """
     make_directory(directory)
     figures = {"slack": slack_figure(records)}
@@ -68,7 +68,7 @@ def write_figures(records: Sequence[Record], directory: Path) -> list[Path]:
 def statement_figure(statement: Statement, records: Sequence[Record]) -> Figure:
     """Bound and measurement, a panel for each part of the statement."""
     groups = _panels([r for r in records if r.sides is not None])
-    along = any(_over_records(group[0]) for group in groups)
+    along = any(_over_entries(group[0]) for group in groups)
     figure, panels = _grid(len(groups), slack=along)
     figure.suptitle(f"{statement.id}: {statement.title}", fontsize=11)
     kinds = set()
@@ -108,14 +108,14 @@ def _sides(record: Record) -> Sides:
 
 def _same_measured(lower: Sequence[Record], upper: Sequence[Record]) -> bool:
     """Whether both bounds are of the same measurements, not along runs."""
-    if _over_records(lower[0]) or len(lower) != len(upper):
+    if _over_entries(lower[0]) or len(lower) != len(upper):
         return False
     pairs = zip(lower, upper, strict=True)
     return all(np.array_equal(_sides(a).measured, _sides(b).measured) for a, b in pairs)
 
 
-def _over_records(record: Record) -> bool:
-    return "record" in _sides(record).axes
+def _over_entries(record: Record) -> bool:
+    return "entry" in _sides(record).axes
 
 
 def _grid(count: int, slack: bool) -> tuple[Figure, list[tuple[Axes, Axes | None]]]:
@@ -141,7 +141,7 @@ def _grid(count: int, slack: bool) -> tuple[Figure, list[tuple[Axes, Axes | None
 def _draw(panel: Axes, below: Axes | None, records: Sequence[Record]) -> set[str]:
     """Draw one panel; what its legend needs."""
     x = _sides(records[0]).x
-    if _over_records(records[0]) and below is not None:
+    if _over_entries(records[0]) and below is not None:
         return _draw_along(panel, below, _shown(records))
     if x is not None and len(x) > 1:
         return _draw_over_x(panel, _spread(records))
@@ -177,7 +177,7 @@ def _draw_along(panel: Axes, below: Axes, record: Record) -> set[str]:
         panel.plot(measured[:, network], color=colour, lw=1.2)
         panel.plot(bound[:, network], color=colour, lw=1.2, ls="--")
         below.plot(slack[:, network], color=colour, lw=1.0)
-    below.set_xlabel(f"record along the run, {record.at.split(',')[0]}", fontsize=9)
+    below.set_xlabel(f"entry along the run, {record.at.split(',')[0]}", fontsize=9)
     below.set_ylabel("slack", fontsize=9)
     _log_if_wide(panel)
     if not _log_if_wide(below):
@@ -186,7 +186,7 @@ def _draw_along(panel: Axes, below: Axes, record: Record) -> set[str]:
 
 
 def _tightest_layer(record: Record) -> Float:
-    """measured, bound, slack and room, each `[record, network]`."""
+    """measured, bound, slack and room, each `[entry, network]`."""
     sides = _sides(record)
     arrays = np.stack([sides.measured, sides.bound, sides.slack, sides.room])
     if arrays.ndim == 4:

@@ -8,7 +8,7 @@ import numpy as np
 
 from flatmin.core.arrays import Float
 from flatmin.curvature import sharpness
-from flatmin.dynamics.measures import error_of_map, task
+from flatmin.dynamics.measures import Task, error_of_map
 from flatmin.ledger.evidence import EPSILON, Evidence, largest_error
 from flatmin.ledger.record import Place, Record, at_least, at_most, sandwich
 from flatmin.ledger.statement import lacks, need, statement
@@ -92,7 +92,7 @@ def exact_minimal_sharpness(runs: Evidence) -> Record:
     """No minimiser is flatter than S_min = min_t 2 lambda_max(t Sigma + (L-1) (|p|^2/t)^{1/(L-1)}
     q q'); with several outputs, than min_t 2 lambda_max(t Sigma + (L-1) t^{-1/(L-1)} Q'Q)."""
     need(runs)
-    return _of_minimisers(runs, runs.least_sharpness)
+    return _of_minimisers(runs, runs.minimal_sharpness)
 
 
 @statement("A minimiser with S = S_min", {"sharpness": "|S - S_min|", "minimiser": "|w - w*|"})
@@ -106,13 +106,13 @@ def flattest_minimiser(runs: Evidence) -> list[Record]:
         return [Record(hypothesis=hypothesis, why=why)]
     chain = Ensemble.from_matrices(architecture, [flattest(runs.regression, architecture)])
     found = sharpness(runs.regression, chain, tolerance=1e-10)
-    error = error_of_map(chain.layers(), task(runs.regression, architecture))
+    error = error_of_map(chain.layers(), Task.of(runs.regression, architecture))
     rounding = 100.0 * EPSILON * runs.depth
     common: dict[str, Any] = {"hypothesis": hypothesis, "place": runs.place()}
     return [
         at_most(
-            np.abs(found.value - runs.least_sharpness),
-            found.residual + rounding * runs.least_sharpness,
+            np.abs(found.value - runs.minimal_sharpness),
+            found.residual + rounding * runs.minimal_sharpness,
             part="sharpness",
             note="the bound is the residual of the sharpness, with rounding",
             **common,
@@ -158,4 +158,4 @@ def minimiser(runs: Evidence) -> list[Float]:
     """A minimiser that the runs found; where its weights were not kept, the flattest one."""
     if runs.final is None:
         return flattest(runs.regression, runs.initial.architecture)
-    return runs.final.matrices()[int(np.argmax(runs.settled))]
+    return runs.final[int(np.argmax(runs.settled))]

@@ -33,7 +33,7 @@ def lemma_1(runs: Evidence) -> Record:
         drift_bound(runs)[None, :, None],
         applies=runs.flow,
         note=note if runs.flow else "",
-        place=runs.place("record", "network", "layer"),
+        place=runs.place("entry", "network", "layer"),
     )
 
 
@@ -85,7 +85,7 @@ def lemma_2(runs: Evidence) -> list[Record]:
             applies=runs.flow and runs.plain,
             room=_by_network(room, measured) * factor + 10.0 * EPSILON,
             why=why,
-            place=runs.place(*("record", "network", "layer")[: measured.ndim]),
+            place=runs.place(*("entry", "network", "layer")[: measured.ndim]),
         )
         for part, (measured, factor) in parts.items()
         if measured is not None and measured.size
@@ -93,7 +93,7 @@ def lemma_2(runs: Evidence) -> list[Record]:
 
 
 def _by_network(values: Float, like: Float) -> Float:
-    """One number per network, for an array `[record, network]` or `[record, network, layer]`."""
+    """One number per network, for an array `[entry, network]` or `[entry, network, layer]`."""
     return values.reshape(1, -1, *(1,) * (like.ndim - 2))
 
 

@@ -46,12 +46,15 @@ class Ledger(Shown):
     @property
     def violated(self) -> list[Record]:
         """The records of statements whose hypotheses hold and that do not."""
-        return violated(self.records)
+        return [record for record in self.records if record.verdict is Verdict.VIOLATED]
 
     @property
     def lines(self) -> list[Record]:
-        """One record per statement."""
-        return one_line_each(self.records)
+        """One record per statement: of its parts, a violated one, else that of least slack."""
+        return merge(
+            replace(one, part="", at=": ".join(word for word in (one.part, one.at) if word))
+            for one in self.records
+        )
 
     def page(self) -> Page:
         """What `flatmin check` prints."""
@@ -90,19 +93,6 @@ class Ledger(Shown):
         from flatmin.ledger.figures import write_figures
 
         return write_figures(self.single, Path(folder))
-
-
-def one_line_each(records: Sequence[Record]) -> list[Record]:
-    """One record per statement: of its parts, a violated one, else the one with the least slack."""
-    return merge(
-        replace(one, part="", at=": ".join(word for word in (one.part, one.at) if word))
-        for one in records
-    )
-
-
-def violated(records: Sequence[Record] | Ledger) -> list[Record]:
-    """The records of statements whose hypotheses hold and that do not."""
-    return [record for record in records if record.verdict is Verdict.VIOLATED]
 
 
 def _shown(value: float | None) -> str:

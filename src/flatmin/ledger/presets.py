@@ -33,7 +33,7 @@ RTOL = 1e-10
 # Share of the largest scale that assumption (A2) allows.
 SHARE = 0.9
 NOISE = 0.25
-# Integrator steps between records.
+# Integrator steps between entries.
 EVERY = 4
 # (d, L): one of them doubled again and again.
 SIZES = ((4, 5), (4, 10), (4, 20), (8, 5), (16, 5))
@@ -92,7 +92,7 @@ def multivariate(seed: int) -> Iterator[Part]:
             addresses = [("multivariate", number, d, depth)]
             for noise in (0.0, NOISE):
                 initial = initialise(architecture, "residual", noise, seed, addresses)
-                product = np.linalg.multi_dot(initial.matrices()[0][::-1])
+                product = np.linalg.multi_dot(initial[0][::-1])
                 samples = near(product, seed, "multivariate", number)
                 yield partial(_flow, samples, architecture, "residual", noise, seed, addresses)
 

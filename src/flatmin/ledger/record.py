@@ -28,7 +28,7 @@ Describe = Callable[[tuple[int, ...]], str]
 
 @dataclass(frozen=True)
 class Place:
-    """Names for the entries of an array, and what its axes count: records, networks, layers."""
+    """Names for the entries of an array, and what its axes count: entries, networks, layers."""
 
     describe: Describe
     axes: tuple[str, ...] = ()

@@ -43,16 +43,13 @@ def theta_norm(runs: Evidence) -> Float | None:
     """max_k |theta_k|_F at the end, with W_k = W_k(0) + theta_k / L."""
     theta = runs.last.get("theta")
     if theta is None and "theta" in runs.trace:
-        # The last record of each run.
-        known = np.asarray(np.isfinite(runs.trace["theta"]).all(axis=2))
-        last = len(known) - 1 - np.argmax(known[::-1], axis=0)
-        theta = runs.trace["theta"][last, np.arange(len(runs))]
+        theta = runs.last_recorded("theta")
     return None if theta is None else np.max(theta, axis=1)
 
 
 def sharpness_ratio(runs: Evidence) -> Float:
     """(S/S_min) / (Lam/lam) of the runs that found a minimiser."""
-    ratio = runs.sharpness / runs.least_sharpness / runs.regression.condition_number
+    ratio = runs.sharpness / runs.minimal_sharpness / runs.regression.condition_number
     return np.where(runs.settled, ratio, np.nan)
 
 
@@ -85,7 +82,7 @@ def corollary_3(cases: Sequence[Evidence]) -> list[Record]:
     lower = [
         at_least(
             runs.sharpness,
-            runs.least_sharpness,
+            runs.minimal_sharpness,
             part="lower",
             hypothesis=_hypothesis(chosen),
             applies=runs.settled & runs.regression.full_rank & runs.flow,

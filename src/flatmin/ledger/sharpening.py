@@ -51,14 +51,14 @@ def _closed_form(runs: Evidence) -> Record:
         part="closed form",
         hypothesis=hypothesis,
         applies=np.broadcast_to(even, found.shape),
-        place=runs.place("record", "network"),
+        place=runs.place("entry", "network"),
         error=largest_error(runs),
         note="the bound is what the integrator's own error and the residual explain",
     )
 
 
 def _along(runs: Evidence) -> tuple[Float, Float, Float]:
-    """S, the closed form and the residual of S: at the records that have both, and at the end."""
+    """S, the closed form and the residual of S: at the entries that have both, and at the end."""
     parts = []
     if "sharpness" in runs.trace and "balanced_sharpness" in runs.trace:
         found = runs.trace["sharpness"]

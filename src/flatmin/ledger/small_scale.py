@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flatmin.core.arrays import Float, Yes
+from flatmin.core.arrays import Yes
 from flatmin.core.statistics import difference_half_width
 from flatmin.ledger.convergence import a1
 from flatmin.ledger.evidence import EPSILON, Evidence, largest_error
@@ -72,7 +72,7 @@ def corollary_2(runs: Evidence) -> list[Record]:
     data = runs.regression
     common: dict[str, Any] = {"hypothesis": words, "why": why, "applies": meets}
     common |= {"room": runs.minimiser_room, "place": runs.place("network")}
-    least, found = runs.least_sharpness, runs.sharpness
+    least, found = runs.minimal_sharpness, runs.sharpness
     return [
         at_least(found, least, part="lower", **common),
         at_most(found, 4.0 * data.condition_number * least, part="ratio", **common),
@@ -108,12 +108,14 @@ def vanishing_scale_limit(cases: Sequence[Evidence]) -> list[Record]:
 
 def _limit(group: Sequence[Evidence]) -> list[Record]:
     limit = limit_of(group[0].regression, group[0].depth)
-    every = np.unique(np.concatenate([np.unique(runs.scale[runs.settled]) for runs in group]))
-    found = {scale: _distances(group, scale, limit) for scale in every}
-    scales = np.array([scale for scale in every if len(found[scale]) > 1])
+    # |S/limit - 1| of the runs that reached a minimiser, by their scale.
+    scale = np.concatenate([runs.scale[runs.settled] for runs in group])
+    every = np.concatenate([runs.sharpness[runs.settled] for runs in group])
+    counted, counts = np.unique(scale, return_counts=True)
+    scales = counted[counts > 1]
     if len(scales) < 2:
         return []
-    distances = [found[scale] for scale in scales]
+    distances = [np.abs(every[scale == one] / limit - 1.0) for one in scales]
     room = max(float(np.max(runs.minimiser_room[runs.settled], initial=0.0)) for runs in group)
     distance = np.array([np.mean(one) for one in distances])
     unsure = [difference_half_width(*pair, confidence=0.99) for pair in pairwise(distances)]
@@ -132,9 +134,3 @@ def _limit(group: Sequence[Evidence]) -> list[Record]:
         note=f"|S/limit - 1| is {listed}: about scale^{rate:.2g}",
     )
     return [record]
-
-
-def _distances(group: Sequence[Evidence], scale: float, limit: float) -> Float:
-    """|S/limit - 1| of the runs from one scale that reached a minimiser."""
-    chosen = [runs.sharpness[runs.settled & (runs.scale == scale)] for runs in group]
-    return np.asarray(np.abs(np.concatenate(chosen) / limit - 1.0))

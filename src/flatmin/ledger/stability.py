@@ -28,7 +28,7 @@ def edge(runs: Evidence) -> list[Record]:
         raise NotApplicable("gradient descent; this is gradient flow")
     count = f"{np.count_nonzero(runs.settled)} of {len(runs)} runs"
     records = sandwich(
-        runs.least_sharpness if runs.linear else np.nan,
+        runs.minimal_sharpness if runs.linear else np.nan,
         runs.sharpness,
         runs.edge,
         hypothesis=f"gradient descent that settled: {count}",

@@ -27,10 +27,10 @@ from flatmin.core.errors import SettingError
 from flatmin.core.files import telling
 from flatmin.study.identity import hash_of
 from flatmin.study.plan import SHARD_FLOPS, Shard
-from flatmin.study.runner import Pool, PoolError, Result, attempt, broken
+from flatmin.study.runner import Pool, PoolError, Result, attempt
 from flatmin.study.shard_files import Packed
 from flatmin.study.spec import Study
-from flatmin.study.store import Store, found_whole, write_shard
+from flatmin.study.store import Failure, Store, found_whole, write_shard
 from flatmin.study.versions import versions
 
 # Shards under way per thread of the cluster: one that runs and one that waits.
@@ -237,11 +237,11 @@ def sees(probe: Path) -> bool:
 def _written(probe: Path, packed: Packed) -> Result:
     """A shard put into the folder, as long as it is wanted there."""
     if not sees(probe):
-        return broken(SettingError("the process that asked for this shard has ended"))
+        return Failure.of(SettingError("the process that asked for this shard has ended"))
     try:
         return write_shard(probe.parent, packed)
     except SettingError as error:
-        return broken(error)
+        return Failure.of(error)
 
 
 @lru_cache(maxsize=1)
@@ -261,7 +261,7 @@ def _answer(sent: Future[Any], answer: Future[list[Result]], shards: int) -> Non
     elif error := sent.exception():
         # Such as KilledWorker: several workers in turn died of a shard, and of several no result
         # says which.
-        answer.set_result([broken(error)] if shards == 1 else [])
+        answer.set_result([Failure.of(error)] if shards == 1 else [])
     elif isinstance(sent.result(), list):
         answer.set_result(sent.result())
     else:

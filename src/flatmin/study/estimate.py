@@ -11,7 +11,7 @@ from flatmin.core.shown import Shown
 from flatmin.core.threads import thread_count
 from flatmin.study.execute import run_shard
 from flatmin.study.inputs import architecture_of, inputs
-from flatmin.study.plan import Shard, Stretch, network_steps, plan, records, run_bytes, run_flops
+from flatmin.study.plan import Shard, Stretch, entries, network_steps, plan, run_bytes, run_flops
 from flatmin.study.spec import Study
 
 # Of up to so many architectures, so many runs each, up to so many flops (about half a second).
@@ -56,7 +56,7 @@ class _Pilot:
     seconds: float
     flops: float
     row_bytes: float
-    record_bytes: float
+    entry_bytes: float
 
 
 def estimate(study: Study, threads: int | None = None) -> Estimate:
@@ -76,9 +76,9 @@ def estimate(study: Study, threads: int | None = None) -> Estimate:
     seconds = sum(cost[group] * one.seconds / one.flops for group, one in tried.items())
     share = sum(cost[group] for group in tried) / sum(cost.values())
     rows = sum(one.row_bytes for one in tried.values()) / len(tried)
-    record = sum(one.record_bytes for one in tried.values()) / len(tried)
+    entry = sum(one.entry_bytes for one in tried.values()) / len(tried)
     recorded = sum(
-        one.count * records(study, one.first.steps) for shard in shards for one in shard.stretches
+        one.count * entries(study, one.first.steps) for shard in shards for one in shard.stretches
     )
     files = len(shards) * (1 if study.record.every is None else 2)
     largest = max(_shard_bytes(study, shard) for shard in shards[: 100 * workers])
@@ -90,7 +90,7 @@ def estimate(study: Study, threads: int | None = None) -> Estimate:
         threads=workers,
         seconds=seconds / share / min(workers, len(shards)),
         memory_bytes=int(_resident() + workers * largest),
-        disk_bytes=int(study.runs * rows + recorded * record + files * _FILE_BYTES),
+        disk_bytes=int(study.runs * rows + recorded * entry + files * _FILE_BYTES),
     )
 
 
@@ -113,7 +113,7 @@ def _try(study: Study, stretches: list[Stretch]) -> _Pilot:
     begin = time.perf_counter()
     result = run_shard(study, pilot, threads=1)
     seconds = time.perf_counter() - begin
-    kept = sum(one.count * records(study, one.first.steps) for one in pilot.stretches)
+    kept = sum(one.count * entries(study, one.first.steps) for one in pilot.stretches)
     return _Pilot(
         seconds,
         sum(run_flops(study, architecture, s.first.steps) * s.count for s in pilot.stretches),

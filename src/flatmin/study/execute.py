@@ -17,9 +17,8 @@ from flatmin.core.memory import check_memory
 from flatmin.dynamics.descent import Progress
 from flatmin.dynamics.recording import Recording
 from flatmin.network.architecture import Architecture
-from flatmin.network.initialisation import initialise
-from flatmin.study.inputs import Data, architecture_of, data_of, least_sharpness
-from flatmin.study.plan import Run, Shard, run_bytes
+from flatmin.study.inputs import Data, architecture_of, data_of, minimal_sharpness_of
+from flatmin.study.plan import Run, Shard, run_bytes, start_of
 from flatmin.study.rows import rows_table, traces_table
 from flatmin.study.spec import Study
 
@@ -75,19 +74,12 @@ def _run_part(
     progress: Progress | None,
 ) -> ShardResult:
     """Runs of one architecture on one data set, in one call of the engine."""
-    least = least_sharpness(data, architecture)
+    least = minimal_sharpness_of(data, architecture)
     # Learning rates as the engine takes them; NaN for gradient flow.
     critical = study.method.learning_rate_unit == "critical"
     unit = study.method.with_rates(1.0).reach / least if critical else 1.0
     rates = np.array([np.nan if r.learning_rate is None else r.learning_rate * unit for r in runs])
-    initial = initialise(
-        architecture,
-        runs[0].init,
-        [run.scale for run in runs],
-        study.seed,
-        [run.address() for run in runs],
-        data.regression,
-    )
+    initial = start_of(study, architecture, runs, data.regression)
     method = study.method.with_rates(rates)
     record, steps = study.record, np.array([run.steps for run in runs])
     outcome = method.run(

@@ -109,7 +109,7 @@ def _fields(model: type[BaseModel], path: list[str]) -> Mapping[str, Any]:
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """The model inside an annotation such as `tuple[Zip, ...]` or `Record | None`."""
+    """The model inside an annotation such as `tuple[Zip, ...]` or `RecordSpec | None`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     for part in getattr(annotation, "__args__", ()):

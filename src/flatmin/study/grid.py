@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-from pydantic import model_validator
+from pydantic import model_serializer, model_validator
 
 from flatmin.core.checks import MAX_DEPTH, check_count, check_nonnegative, check_positive
 from flatmin.dynamics.descent import MAX_STEPS
@@ -63,7 +64,7 @@ class Axis(Section):
             assert self.logspace is not None
             return tuple(np.logspace(*self.logspace).tolist())
 
-    def plain(self, whole: bool = False) -> Any:
+    def plain(self, whole: bool) -> Any:
         """As it is written in the file; `whole` numbers without a decimal point."""
         if self.values is not None:
             return [int(value) for value in self.values] if whole else list(self.values)
@@ -88,6 +89,11 @@ class Zip(Section):
     def columns(self) -> dict[str, list[Value]]:
         """The values of each axis, checked."""
         return {name: _checked(name, axis) for name, axis in self.axes().items()}
+
+    @model_serializer
+    def plain(self) -> dict[str, Any]:
+        """As it is written in the file."""
+        return {name: axis.plain(name in WHOLE) for name, axis in self.axes().items()}
 
     @model_validator(mode="after")
     def _one_length(self) -> Zip:
@@ -120,6 +126,12 @@ class Grid(Zip):
                 "must not cross repetitions: set repetitions at the top, or in [[grid.zip]]"
             )
         return self
+
+    @model_serializer
+    def plain(self) -> dict[str, Any]:
+        """As it is written in the file, whatever the order of groups there."""
+        zipped = sorted((one.plain() for one in self.zip if one.axes()), key=json.dumps)
+        return super().plain() | ({"zip": zipped} if zipped else {})
 
     def groups(self) -> list[dict[str, list[Value]]]:
         """Columns that move together, one group per dimension of the grid."""

@@ -15,7 +15,7 @@ from flatmin.study.versions import difference, versions
 
 Note = Callable[[str], None]
 
-RECORD = "study.json"
+IDENTITY = "study.json"
 _SHOWN = 3
 
 
@@ -24,21 +24,21 @@ def hash_of(study_text: str) -> str:
     return hashlib.sha256(study_text.encode()).hexdigest()
 
 
-def read_record(directory: Path) -> dict[str, Any]:
+def read_identity(directory: Path) -> dict[str, Any]:
     """What `study.json` says; a DataError if it is not as it was written."""
-    path = directory / RECORD
+    path = directory / IDENTITY
     try:
         if path.is_symlink():
             raise ValueError
-        record = json.loads(read_text(path))
-        study = json.loads(record["study"])
+        identity = json.loads(read_text(path))
+        study = json.loads(identity["study"])
         if (
-            record["sha256"] == hash_of(record["study"])
-            and isinstance(record["versions"], dict)
-            and isinstance(record.get("runs"), int | None)
+            identity["sha256"] == hash_of(identity["study"])
+            and isinstance(identity["versions"], dict)
+            and isinstance(identity.get("runs"), int | None)
             and float(study.get("method", {}).get("learned_at", LEARNED_AT)) > 0
         ):
-            return dict(record)
+            return dict(identity)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         pass
     raise DataError(f"{str(path)!r} is damaged or not flatmin's: restore it, or give a new folder")
@@ -46,13 +46,14 @@ def read_record(directory: Path) -> dict[str, Any]:
 
 def check_same(directory: Path, study_text: str, say: Note) -> None:
     """Refuse to continue another study, or this one with another flatmin."""
-    record = read_record(directory)
-    if record["study"] != study_text:
+    identity = read_identity(directory)
+    old = identity["study"]
+    if old != study_text:
         raise SettingError(
             f"{str(directory)!r} holds a study with another spec "
-            f"({spec_difference(record['study'], study_text)}): give a new folder, or the old spec"
+            f"({spec_difference(old, study_text)}): give a new folder, or the old spec"
         )
-    then, now = record["versions"], versions()
+    then, now = identity["versions"], versions()
     own = {name: then.get(name, "unknown") for name in ("flatmin", "kernels")}
     if changed := difference(own, now):
         raise SettingError(

@@ -9,7 +9,7 @@ from flatmin.core.memory import check_memory
 from flatmin.data.generators import gaussian_split, spectrum_samples, whitened_samples
 from flatmin.data.regression import Regression
 from flatmin.data.samples import Samples
-from flatmin.data.sets import paper_output_vector, paper_samples, paper_test_samples
+from flatmin.data.sets import paper_output_vector, paper_samples
 from flatmin.network.architecture import Architecture, residual_output_vector
 from flatmin.study.sections import Problem
 from flatmin.study.spec import Study
@@ -48,7 +48,7 @@ def _made(problem: Problem, seed: int) -> Data:
     """Data that a generator or the paper gives."""
     if problem.paper is not None:
         samples = paper_samples(problem.paper)
-        return Data(samples, samples.regression(), paper_test_samples(problem.paper))
+        return Data(samples, samples.regression(), paper_samples(problem.paper, test=True))
     keys = {"n", "d", "noise", "condition_number", "alignment"}
     settings = problem.model_dump(include=keys, exclude_none=True) | {"seed": seed}
     check_memory(f"data of {problem.n} rows", 32.0 * settings["n"] * (settings["d"] + 1))
@@ -63,11 +63,6 @@ def _made(problem: Problem, seed: int) -> Data:
 def inputs(study: Study) -> int:
     """The number of features; reads or draws the first data set, so that bad settings show."""
     return data_of(study, 0).regression.d
-
-
-def rows_per_step(study: Study) -> int:
-    """Rows of data that a step of one network goes through: none of them if it is linear."""
-    return 1 if study.linear else data_of(study, 0).regression.n
 
 
 def architecture_of(study: Study, inputs: int, depth: int, width: int | None) -> Architecture:
@@ -85,7 +80,7 @@ def architecture_of(study: Study, inputs: int, depth: int, width: int | None) ->
     return Architecture.residual(inputs, depth, p)
 
 
-def least_sharpness(data: Data, architecture: Architecture) -> float:
+def minimal_sharpness_of(data: Data, architecture: Architecture) -> float:
     """S_min of linear networks of this depth and |p|; NaN with biases, where it does not apply."""
     if architecture.biases:
         return float("nan")

@@ -13,15 +13,18 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 
 from flatmin.core.seeds import Coordinate
+from flatmin.data.regression import Regression
 from flatmin.dynamics.recording import NETWORK_MEASURES, Recording
 from flatmin.network.architecture import Architecture
+from flatmin.network.ensemble import Ensemble
+from flatmin.network.initialisation import initialise
 from flatmin.study.grid import Point
-from flatmin.study.inputs import architecture_of, inputs, rows_per_step
+from flatmin.study.inputs import architecture_of, data_of, inputs
 from flatmin.study.spec import Study, step_limit
 
 # About two seconds of one core (measured: 14e9 such flops a second at d = 5, L = 10).
@@ -156,6 +159,14 @@ def stretches(study: Study) -> Iterator[Stretch]:
             index += count
 
 
+def start_of(
+    study: Study, architecture: Architecture, runs: Sequence[Run], regression: Regression
+) -> Ensemble:
+    """The initial weights of runs of one initialisation, each from its own address."""
+    scales, addresses = [run.scale for run in runs], [run.address() for run in runs]
+    return initialise(architecture, runs[0].init, scales, study.seed, addresses, regression)
+
+
 def network_steps(study: Study) -> int:
     """The largest number of network steps the study can take."""
     return sum(one.first.steps * one.count for one in stretches(study))
@@ -167,23 +178,25 @@ def run_flops(study: Study, architecture: Architecture, steps: int) -> float:
         taken = float(min(steps, _FLOW_STEPS))
     else:
         taken = steps * study.method.with_rates(1.0).rule.cost
-    on_rows = rows_per_step(study) * (taken + recorded_steps(study, steps))
+    # A step goes through all rows of the data, unless the network is linear.
+    rows = 1 if study.linear else data_of(study, 0).regression.n
+    on_rows = rows * (taken + recorded_steps(study, steps))
     return 6.0 * architecture.parameters * (on_rows + _FIXED_STEPS)
 
 
 def recorded_steps(study: Study, steps: int) -> float:
-    """What the records of a run cost, in steps: about ten for a sharpness, one for the rest."""
+    """What the entries of a trace cost, in steps: about ten for a sharpness, one for the rest."""
     if study.record.every is None:
         return 0.0
     each = 1.0
     if "sharpness" in study.record.quantities:
         once = study.method.continuous
         each = 10.0 * (1 if once else min(Recording.sharpness_steps, study.record.every))
-    return each * (1 + records(study, steps))
+    return each * (1 + entries(study, steps))
 
 
-def records(study: Study, steps: int) -> int:
-    """The number of records of a run of so many steps."""
+def entries(study: Study, steps: int) -> int:
+    """The number of entries in the trace of a run of so many steps."""
     if study.record.every is None:
         return 0
     if study.method.continuous:
@@ -198,7 +211,7 @@ def run_bytes(study: Study, architecture: Architecture, steps: int) -> float:
     depth = architecture.depth
     layered = sum(name not in NETWORK_MEASURES for name in study.record.quantities)
     numbers = 4 + 3 * len(study.record.quantities) + layered * depth
-    return weights + 16.0 * numbers * records(study, steps) + 400.0 + 48.0 * depth
+    return weights + 16.0 * numbers * entries(study, steps) + 400.0 + 48.0 * depth
 
 
 def _run(study: Study, point: Point, dataset: int, index: int) -> Run:

@@ -1,4 +1,4 @@
-"""A study's results: its directory, read as tables, summed up, drawn, exported."""
+"""A study's results: its directory, read as tables, summed up, drawn, exported, verified."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from flatmin.core.errors import SettingError
 from flatmin.core.files import make_directory, writing
-from flatmin.core.pages import Page
+from flatmin.core.pages import Listing, Page, Remarks
 from flatmin.core.shown import Shown
 from flatmin.study.export import write_csv, write_parquet
 from flatmin.study.store import Store
@@ -24,6 +24,39 @@ from flatmin.study.summary import (
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
+
+
+class Verification(Shown):
+    """What was found in a study's folder; `missing` is None where the total is not known."""
+
+    directory: Path
+    shards: int
+    faults: dict[str, str]
+    missing: int | None
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing is damaged, strange or missing."""
+        return not self.faults and not self.missing
+
+    @property
+    def verdict(self) -> str:
+        """In one sentence."""
+        if self.whole:
+            return f"{self.directory}: {self.shards} shards, every one as it was written."
+        found = []
+        if self.faults:
+            found.append(f"{len(self.faults)} files are not as they should be")
+        if self.missing:
+            found.append(f"{self.missing} runs are missing")
+        return f"{self.directory}: {' and '.join(found)}: flatmin study run makes them anew."
+
+    def page(self) -> Page:
+        """What `flatmin study verify` prints."""
+        blocks: Page = [Remarks(self.verdict)]
+        if self.faults:
+            blocks.insert(0, Listing(("File", "What is wrong"), list(self.faults.items())))
+        return blocks
 
 
 class Results(Shown):
@@ -46,7 +79,7 @@ class Results(Shown):
 
     @property
     def traces(self) -> pd.DataFrame:
-        """One row a record of a run, if traces were asked for."""
+        """One row an entry of a run's trace, if traces were asked for."""
         table: pd.DataFrame = self.store.read_traces().to_pandas()
         return table
 
@@ -65,6 +98,17 @@ class Results(Shown):
     def missing(self) -> str:
         """How many runs of the study are not there, in words; nothing if all are."""
         return missing_note(self.store.missing())
+
+    def verify(self) -> Verification:
+        """Every shard, read and compared with its own digests."""
+        store = self.store
+        faults = store.faults()
+        return Verification(
+            directory=store.directory,
+            shards=len(store.finished()),
+            faults=faults,
+            missing=store.missing(faults),
+        )
 
     def page(self) -> Page:
         """What `flatmin study show` prints."""

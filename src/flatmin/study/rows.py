@@ -1,4 +1,4 @@
-"""The outcome of runs as tables: one row per run, one row per record.
+"""The outcome of runs as tables: one row per run, one row per entry of a trace.
 
 Where the number of networks measured together could show in the last bits, each is measured alone.
 """
@@ -54,7 +54,8 @@ def rows_table(
     kept = np.asarray(outcome.state != State.DIVERGED.value)
     architecture = final.architecture
     width = architecture.widths[0] if architecture.depth > 1 else architecture.inputs
-    relative = [r.learning_rate for r in runs] if _critical(study) else rates * least / method.reach
+    critical = study.method.learning_rate_unit == "critical"
+    relative = [r.learning_rate for r in runs] if critical else rates * least / method.reach
     columns: dict[str, Any] = {
         "run": [run.index for run in runs],
         "dataset": [run.dataset for run in runs],
@@ -80,7 +81,7 @@ def rows_table(
         ),
         "excess_risk": _numbers(np.where(kept, outcome.excess_risk, np.nan)),
         "test_risk": _numbers(_test_risk(data, final, kept)),
-        "gradient_norm": _numbers(np.where(kept, outcome.gradient, np.nan)),
+        "gradient_norm": _numbers(np.where(kept, outcome.gradient_norm, np.nan)),
         "minimal_sharpness": _numbers([least] * len(runs)),
         "edge": _numbers(method.reach / rates),
     }
@@ -91,10 +92,6 @@ def rows_table(
     )
     columns |= _layers(final, kept if study.record.layers else ~every)
     return pa.table([columns[name] for name in ROWS_SCHEMA.names], schema=ROWS_SCHEMA)
-
-
-def _critical(study: Study) -> bool:
-    return study.method.learning_rate_unit == "critical"
 
 
 def _numbers(values: Any) -> Any:
@@ -202,7 +199,7 @@ def _lists(values: Float, chosen: Yes) -> Any:
 
 
 def traces_table(runs: Sequence[Run], outcome: Outcome) -> Any:
-    """One row per record, run by run, without those after the end of a run; None if not asked."""
+    """One row per entry, run by run, without those after the end of a run; None if not asked."""
     trace = outcome.recorded
     if trace is None:
         return None
@@ -210,7 +207,7 @@ def traces_table(runs: Sequence[Run], outcome: Outcome) -> Any:
     for values in trace.values.values():
         known = np.isfinite(values)
         there |= (known if values.ndim == 2 else known.any(axis=2)).T
-    run, record = np.nonzero(there)
+    run, entry = np.nonzero(there)
     every = np.ones(len(run), dtype=bool)
     documented = [name for name, _, _ in TRACE_COLUMNS]
     others = (
@@ -223,11 +220,11 @@ def traces_table(runs: Sequence[Run], outcome: Outcome) -> Any:
         if name == "run":
             columns.append(pa.array(np.array([one.index for one in runs])[run], kind))
         elif name == "step":
-            columns.append(pa.array(trace.step[record], kind))
+            columns.append(pa.array(trace.step[entry], kind))
         elif name not in trace.values:
             columns.append(pa.nulls(len(run), kind))
         elif trace.values[name].ndim == 2:
-            columns.append(_numbers(trace.values[name][record, run]))
+            columns.append(_numbers(trace.values[name][entry, run]))
         else:
-            columns.append(_lists(trace.values[name][record, run], every))
+            columns.append(_lists(trace.values[name][entry, run], every))
     return pa.table(columns, schema=schema_of(described))

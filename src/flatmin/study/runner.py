@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import shlex
 import time
-import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -22,7 +21,7 @@ from tempfile import TemporaryDirectory
 from threading import Event, Lock
 from typing import Any
 
-from flatmin.core.errors import FlatminError, SettingError
+from flatmin.core.errors import SettingError
 from flatmin.core.memory import many_objects
 from flatmin.core.pages import Listing, Page, Remarks
 from flatmin.core.progress import Show, live_bar
@@ -115,16 +114,7 @@ class PoolError(SettingError):
     """No shard can be run any more, through no fault of a shard."""
 
 
-@dataclass(frozen=True)
-class Broken:
-    """A shard that raised an error, in words: not every error can be sent between processes."""
-
-    error: str
-    traceback: str
-    mistake: bool
-
-
-Result = Packed | Checked | Broken
+Result = Packed | Checked | Failure
 """A shard to be written, one that was, or what went wrong."""
 
 
@@ -172,9 +162,8 @@ def run_study(
     chosen = _chosen(shards, only)
     with live_bar(progress is True) as show, lock(folder):
         tell = progress if callable(progress) else None if show is None else bar_of(show)
-        text, spec_toml = study.canonical(), study.to_toml()
         with many_objects():
-            store = Store.create_or_open(folder, text, spec_toml, note, study.runs)
+            store = Store.create_or_open(folder, study, note)
         done = _finished(store, shards)
         todo = [shard for shard in chosen if shard.id not in done]
         course = _Course(shards, done, store.counts(), tell)
@@ -202,9 +191,7 @@ def run_study(
                         course.ended(shard, result.counts)
                     else:
                         alone = shlex.join([*command, "--only", shard.id])
-                        failures.append(
-                            Failure(shard.id, result.error, result.traceback, alone, result.mistake)
-                        )
+                        failures.append(replace(result, shard_id=shard.id, command=alone))
                         store.write_failure(failures[-1])
                         course.ended(shard, None)
                     store.save_index(now=False)
@@ -314,20 +301,18 @@ def _chosen(shards: list[Shard], only: str | None) -> list[Shard]:
     return chosen
 
 
-_Ended = SimpleQueue[tuple[list[Shard], Future[list[Result]]]]
-
-
 def _completed(pool: Pool, shards: list[Shard]) -> Iterator[tuple[Shard, Result]]:
     """Shards as they end, with a bounded number under way."""
     left, alone = deque(shards), deque[Shard]()
-    ended: _Ended = SimpleQueue()
+    ended: SimpleQueue[tuple[list[Shard], Future[list[Result]]]] = SimpleQueue()
     waiting = 0
     while left or alone or waiting:
         while (left or alone) and waiting < pool.width():
             batch = [alone.popleft()] if alone else []
             if not batch:
                 batch = [left.popleft() for _ in range(max(1, pool.batch(left)))]
-            pool.submit(batch).add_done_callback(partial(_put, ended, batch))
+            put = partial(lambda batch, done: ended.put((batch, done)), batch)
+            pool.submit(batch).add_done_callback(put)
             waiting += 1
         try:
             # A signal that comes in the instant before a wait does not end it: so none is long.
@@ -342,30 +327,18 @@ def _completed(pool: Pool, shards: list[Shard]) -> Iterator[tuple[Shard, Result]
             yield from zip(batch, results, strict=True)
 
 
-def _put(ended: _Ended, batch: list[Shard], future: Future[list[Result]]) -> None:
-    ended.put((batch, future))
-
-
 def attempt(
     study: Study,
     study_hash: str,
     shard: Shard,
     threads: int,
     progress: Callable[[int], None] | None = None,
-) -> Packed | Broken:
+) -> Packed | Failure:
     """The files of a shard, or what went wrong."""
     try:
         return pack(study_hash, shard.id, execute.run_shard(study, shard, threads, progress))
     except Exception as error:
-        return broken(error)
-
-
-def broken(error: BaseException) -> Broken:
-    """An error in words: its last line, and all of it."""
-    mistake = isinstance(error, FlatminError | MemoryError)
-    last = str(error) if mistake else traceback.format_exception_only(error)[-1]
-    words = " ".join((last or "not enough memory").split())
-    return Broken(words, "".join(traceback.format_exception(error)), mistake)
+        return Failure.of(error)
 
 
 @contextmanager

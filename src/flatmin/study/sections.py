@@ -148,7 +148,7 @@ def _quantity(value: str) -> str:
     return check_choice("", value, recordable())
 
 
-class Record(Section):
+class RecordSpec(Section):
     """What is kept besides the row of each run."""
 
     every: Count | None = None
@@ -164,7 +164,7 @@ class Record(Section):
         return tuple(RENAMED.get(name, name) if isinstance(name, str) else name for name in names)
 
     @model_validator(mode="after")
-    def _together(self) -> Record:
+    def _together(self) -> RecordSpec:
         if (self.every is None) != (not self.quantities):
             raise ValueError("must have every and quantities together, or neither")
         return self

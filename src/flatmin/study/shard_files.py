@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from flatmin.core.errors import DataError
 from flatmin.core.memory import check_memory
+from flatmin.data.tables.table import one_line
 from flatmin.dynamics.edge import EDGE_SHARE
 from flatmin.study import digest
 from flatmin.study.older import upgraded
@@ -177,7 +178,7 @@ def _checked(path: Path, columns: Collection[str] | None) -> pa.Table:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             table = file.read(columns=known)
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise _Damaged(f"cannot be read ({_first_line(error)})") from None
+        raise _Damaged(f"cannot be read ({one_line(error)})") from None
     older = end.marks.get(b"flatmin_schema_version") in _WITHOUT_DIGESTS
     older = older and digest.COLUMNS not in end.marks
     wrong = None if older else digest.difference(table, end.marks, part=columns is not None)
@@ -223,7 +224,3 @@ def _end(path: Path) -> _End:
         raise _Damaged("is missing") from None
     except (pa.ArrowException, OSError, ValueError):
         raise _Damaged("is truncated or damaged") from None
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -14,27 +14,30 @@ import json
 import tomllib
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import PrivateAttr, ValidationError, field_validator, model_validator
 
 from flatmin.core.errors import SettingError
-from flatmin.core.files import read_text
+from flatmin.core.files import make_directory, read_text, writing
 from flatmin.data.regression import Regression, read_regression
 from flatmin.data.samples import Samples, read_samples
 from flatmin.dynamics.methods import METHODS, required
 from flatmin.lanes.step_control import FLOW_STEPS, RTOL
 from flatmin.study import toml
 from flatmin.study.fields import Repetitions, Section, Seed, Text, describe
-from flatmin.study.grid import WHOLE, Axis, Grid
-from flatmin.study.sections import ArchitectureSpec, InitialisationSpec, Method, Problem, Record
+from flatmin.study.grid import Grid
+from flatmin.study.sections import ArchitectureSpec, InitialisationSpec, Method, Problem, RecordSpec
 
+S = TypeVar("S", bound=Section)
 MAX_RUNS = 10**9
 MAX_POINTS = 10**7
 
 
 class Study(Section):
     """A validated study: from a file, from nested dictionaries like the file's, or from settings.
+
+    A data file that it names is read too, relative to the folder of the file.
 
     >>> study = Study(
     ...     problem={"paper": "linear"}, architecture={"depth": 4}, grid={"scale": [0.3, 0.5]},
@@ -53,7 +56,7 @@ class Study(Section):
     initialisation: InitialisationSpec = InitialisationSpec()
     method: Method = Method()
     grid: Grid = Grid()
-    record: Record = Record()
+    record: RecordSpec = RecordSpec()
 
     # The content of `problem.file`, carried along so that a worker needs no access to the file.
     _data: Regression | Samples | None = PrivateAttr(None)
@@ -148,44 +151,28 @@ class Study(Section):
 
     def plain(self) -> dict[str, Any]:
         """Nested dictionaries of plain values, without what is not set."""
-        content = self.model_dump(exclude_none=True, exclude={"grid"})
-        varied = self.grid.names()
-        if "repetitions" not in varied:
-            content.setdefault("repetitions", 1)
-        if self.architecture.kind == "residual":
-            content["architecture"].setdefault("output", "random")
-        method = content["method"]
-        if not self.method.continuous:
-            method.setdefault("learning_rate_unit", "absolute")
+        varied, method, network = self.grid.names(), self.method, self.architecture
+        if not method.continuous:
+            usual: dict[str, Any] = {"learning_rate_unit": "absolute"}
         else:
-            method.setdefault("rtol", RTOL)
-            if "steps" not in varied:
-                method.setdefault("steps", FLOW_STEPS)
+            usual = {"rtol": RTOL} | ({} if "steps" in varied else {"steps": FLOW_STEPS})
+        output = {"output": "random"} if network.kind == "residual" else {}
+        filled = {"method": _filled(method, usual), "architecture": _filled(network, output)}
+        whole = self.model_copy(update=filled)
+        if "repetitions" not in varied:
+            whole = _filled(whole, {"repetitions": 1})
+        content = whole.model_dump(mode="json", exclude_none=True)
         if not self.record.quantities:
             del content["record"]["quantities"]
-        grid: dict[str, Any] = _axes(self.grid.axes())
-        zipped = [_axes(group.axes()) for group in self.grid.zip if group.axes()]
-        if zipped:
-            grid["zip"] = sorted(zipped, key=json.dumps)
-        if grid:
-            content["grid"] = grid
-        return _ordered(content, self)
+        if not content["grid"]:
+            del content["grid"]
+        return content
 
 
-def _ordered(table: dict[str, Any], section: Section) -> dict[str, Any]:
-    """Keys in the order of the section's fields, and lists for tuples."""
-    result = {}
-    for name in type(section).model_fields:
-        if name in table:
-            value, inner = table[name], getattr(section, name)
-            if isinstance(inner, Section) and not isinstance(inner, Grid):
-                value = _ordered(value, inner)
-            result[name] = list(value) if isinstance(value, tuple) else value
-    return result
-
-
-def _axes(axes: dict[str, Axis]) -> dict[str, Any]:
-    return {name: axis.plain(whole=name in WHOLE) for name, axis in axes.items()}
+def _filled(section: S, usual: dict[str, Any]) -> S:
+    """A section with what is usual where nothing is set."""
+    given = {name: value for name, value in usual.items() if getattr(section, name) is None}
+    return section.model_copy(update=given)
 
 
 def _check_once(study: Study) -> None:
@@ -259,11 +246,6 @@ def step_limit(study: Study, steps: float | None) -> int:
     return int(chosen) if chosen is not None else FLOW_STEPS
 
 
-def read_spec(path: str | Path) -> Study:
-    """The study in a file; a data file it names is read too, relative to the spec's folder."""
-    return Study(path)
-
-
 def parse_spec(text: str, source: str = "the spec", folder: Path | None = None) -> Study:
     """The study in a text. `source` names it in errors; data files are relative to `folder`."""
     return Study(_parsed(text, source, folder or Path.cwd()))
@@ -292,3 +274,14 @@ _OTHERS = ", ".join(f'"{name}"' for name in list(METHODS)[1:])
 _STARTER = files("flatmin.study").joinpath("starter.toml").read_text("utf-8")
 STARTER = _STARTER.replace("{others}", _OTHERS)
 """A commented spec to start from."""
+
+
+def write_starter(file: str | Path) -> Path:
+    """The spec to start from as a new file."""
+    path = Path(file)
+    if path.exists():
+        raise SettingError(f"{str(file)!r} is there already: choose another name or remove it")
+    make_directory(path.parent)
+    with writing(path) as temporary:
+        temporary.write_text(STARTER, encoding="utf-8")
+    return path

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import os
 import time
+import traceback
 from collections import Counter
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
@@ -27,14 +28,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from flatmin.core.errors import DataError, SettingError
+from flatmin.core.errors import DataError, FlatminError, SettingError
 from flatmin.core.files import make_directory, read_text, remove, telling, writing
 from flatmin.dynamics.endings import LEARNED_AT
 from flatmin.study import shard_files
-from flatmin.study.identity import RECORD, Note, check_same, hash_of, read_record
+from flatmin.study.identity import IDENTITY, Note, check_same, hash_of, read_identity
 from flatmin.study.index import Checked, Stamp, listing, read_index, stamp, write_index
 from flatmin.study.schema import ROWS_SCHEMA, TRACES_SCHEMA
 from flatmin.study.shard_files import RUNS, TRACES, Packed, file_name, shard_id, shard_path
+from flatmin.study.spec import Study
 from flatmin.study.stream import Stream
 from flatmin.study.versions import versions
 
@@ -45,16 +47,25 @@ _INDEX_SECONDS, _INDEX_SHARE = 30.0, 50.0
 
 @dataclass(frozen=True)
 class Failure:
-    """A shard that raised an error: its last line, its traceback, how to run the shard alone.
+    """A shard that raised an error, in words (not every error can be sent between processes): its
+    last line, its traceback, and how to run the shard alone.
 
     `mistake` is an error for the person who wrote the spec, not one of flatmin.
     """
 
-    shard_id: str
     error: str
     traceback: str
-    command: str
     mistake: bool = False
+    shard_id: str = ""
+    command: str = ""
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        """What an error says, without the shard."""
+        mistake = isinstance(error, FlatminError | MemoryError)
+        last = str(error) if mistake else traceback.format_exception_only(error)[-1]
+        words = " ".join((last or "not enough memory").split())
+        return cls(words, "".join(traceback.format_exception(error)), mistake)
 
 
 @contextmanager
@@ -88,11 +99,11 @@ class Store:
     """The files of one study. Writing needs `lock`; reading does not."""
 
     def __init__(self, directory: Path) -> None:
-        record = read_record(directory)
+        identity = read_identity(directory)
         self.directory = directory
-        self.study_text: str = record["study"]
-        self.study_hash: str = record["sha256"]
-        self.total_runs: int | None = record.get("runs")
+        self.study_text: str = identity["study"]
+        self.study_hash: str = identity["sha256"]
+        self.total_runs: int | None = identity.get("runs")
         self._runs, self._traces = directory / RUNS, directory / TRACES
         self._failures = directory / "failures"
         self.checked: dict[str, Checked] = {}
@@ -105,31 +116,24 @@ class Store:
     @classmethod
     def open(cls, directory: Path) -> Store:
         """A study that has been begun, for reading."""
-        if not os.path.lexists(directory / RECORD):
-            raise DataError(f"{str(directory)!r} holds no study: there is no {RECORD} in it")
+        if not os.path.lexists(directory / IDENTITY):
+            raise DataError(f"{str(directory)!r} holds no study: there is no {IDENTITY} in it")
         return cls(directory)
 
     @classmethod
-    def create_or_open(
-        cls,
-        directory: Path,
-        study_text: str,
-        spec_toml: str,
-        note: Note | None = None,
-        runs: int | None = None,
-    ) -> Store:
+    def create_or_open(cls, directory: Path, study: Study, note: Note | None = None) -> Store:
         """Begin a study in a locked directory, or continue the same one.
 
         `note` is called with one line about anything that is odd or was repaired.
         """
-        say = note or (lambda line: None)
-        if os.path.lexists(directory / RECORD):
-            check_same(directory, study_text, say)
+        say, text = note or (lambda line: None), study.canonical()
+        if os.path.lexists(directory / IDENTITY):
+            check_same(directory, text, say)
         else:
-            _write(directory / _SPEC, spec_toml.encode())
-            record: dict[str, Any] = {"study": study_text, "sha256": hash_of(study_text)}
-            record |= {"versions": versions(), "runs": runs}
-            _write(directory / RECORD, (json.dumps(record, indent=2) + "\n").encode())
+            _write(directory / _SPEC, study.to_toml().encode())
+            identity: dict[str, Any] = {"study": text, "sha256": hash_of(text)}
+            identity |= {"versions": versions(), "runs": study.runs}
+            _write(directory / IDENTITY, (json.dumps(identity, indent=2) + "\n").encode())
         store = cls(directory)
         for folder in (store._runs, store._traces, store._failures):
             make_directory(folder)
@@ -241,7 +245,7 @@ class Store:
         (self._failures / f"{name}.json").unlink(missing_ok=True)
 
     def write_failure(self, failure: Failure) -> None:
-        """Record that a shard failed; the record goes when the shard succeeds."""
+        """Note that a shard failed; the note goes when the shard succeeds."""
         text = json.dumps(asdict(failure), indent=2) + "\n"
         _write(self._failures / f"{failure.shard_id}.json", text.encode())
 
@@ -259,8 +263,7 @@ class Store:
         """Finished runs by state, and how many of them ended at the edge of stability."""
         total: Counter[str] = Counter()
         for one in self.checked.values():
-            for state, runs in one.counts.items():
-                total[state] += runs
+            total.update(one.counts)
         return total
 
     def rows(self) -> Stream:
@@ -269,7 +272,7 @@ class Store:
         return Stream(self._run_files(), ROWS_SCHEMA)
 
     def traces(self) -> Stream:
-        """All records of finished runs."""
+        """All entries of the traces of finished runs."""
         self._refuse_damage()
         paths = [shard_path(self._traces, name) for name in sorted(self.finished())]
         return Stream([path for path in paths if path.exists()], TRACES_SCHEMA, several=True)
@@ -279,7 +282,7 @@ class Store:
         return pa.concat_tables(self.rows().pieces()).combine_chunks()
 
     def read_traces(self) -> pa.Table:
-        """All records of finished runs in the order of the plan, in memory."""
+        """All entries of the traces of finished runs in the order of the plan, in memory."""
         return pa.concat_tables(self.traces().pieces()).combine_chunks()
 
     def _refuse_damage(self) -> None:
@@ -335,7 +338,7 @@ def _put_aside(path: Path) -> Path:
 
 def _refuse_other_folders(directory: Path) -> None:
     """A folder that is neither empty nor a study is left alone."""
-    if os.path.lexists(directory / RECORD):
+    if os.path.lexists(directory / IDENTITY):
         return
     try:
         names = sorted(path.name for path in directory.iterdir())
@@ -345,5 +348,5 @@ def _refuse_other_folders(directory: Path) -> None:
     if others:
         raise SettingError(
             f"{str(directory)!r} is not empty and holds no study "
-            f"(it has {others[0]!r} but no {RECORD}): give a new folder"
+            f"(it has {others[0]!r} but no {IDENTITY}): give a new folder"
         )

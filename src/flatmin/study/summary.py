@@ -100,15 +100,11 @@ def _tables(runs: Runs, *columns: str | None) -> Iterable[pd.DataFrame]:
     return found
 
 
-def counts(table: pd.DataFrame) -> dict[str, int]:
-    """Runs, how many learned, by state, and how many ended at the edge of stability."""
-    return _in_words(_states(table))
-
-
 _EDGE = "edge of stability"
 
 
 def _states(table: pd.DataFrame) -> Counter[str]:
+    """Runs, how many learned, by state, and how many ended at the edge of stability."""
     found = Counter({str(state): int(n) for state, n in table["state"].value_counts().items()})
     edge = int(table["edge_of_stability"].sum())
     return found + Counter(runs=len(table), learned=int(table["learned"].sum()), **{_EDGE: edge})
@@ -221,8 +217,7 @@ def overview(runs: Runs, learned_at: float, missing: int | None = None) -> Overv
     return Overview(counts=_in_words(total), points=found, learned_at=learned_at, missing=missing)
 
 
-@dataclass(frozen=True, eq=False)
-class Facets:
+class Facets(Shown):
     """Curves of y along x in panels: one for each value of an axis that is neither x nor `by`.
 
     `axis` is that axis, None if there is one panel only; `pooled` are axes over which means were
@@ -266,14 +261,12 @@ def facets(runs: Runs, x: str | None, y: str, by: str | None = None) -> Facets:
             raise SettingError(f"{setting} {name}: no run of this study has it")
     named = [x] if by is None else [x, by]
     left = _pooled(seen, named)
-    axis = next((name for name in left if _apart(seen, named, name)), None)
+    # Panels for the values of an axis, if they tell all points apart and are few.
+    few = [name for name in left if seen[name].nunique() <= MOST_PANELS]
+    axis = next((name for name in few if not _pooled(seen, [*named, name])), None)
     pooled = {} if axis is not None else {name: seen[name].nunique() for name in left}
-    return Facets(x, y, by, axis, _panels(runs, x, y, by, axis), pooled)
-
-
-def _apart(seen: pd.DataFrame, named: list[str], axis: str) -> bool:
-    """Whether panels for the values of an axis tell all points apart, and are few."""
-    return seen[axis].nunique() <= MOST_PANELS and not _pooled(seen, [*named, axis])
+    panels = _panels(runs, x, y, by, axis)
+    return Facets(x=x, y=y, by=by, axis=axis, panels=panels, pooled=pooled)
 
 
 def _pooled(table: pd.DataFrame, named: Sequence[str]) -> list[str]:
@@ -286,11 +279,6 @@ def _pooled(table: pd.DataFrame, named: Sequence[str]) -> list[str]:
         return []
     values = table.groupby(list(named), dropna=False)[others].nunique().max()
     return [name for name in others if values[name] > 1]
-
-
-def curves(runs: Runs, x: str, y: str, by: str | None = None) -> list[Curve]:
-    """Means of y along x, one curve per value of `by`."""
-    return _panels(runs, x, y, by, None)[0][1]
 
 
 def _panels(
