@@ -140,7 +140,7 @@ def test_spectrum_of_several_targets():
 
 def test_spectrum_away_from_a_minimiser_says_so():
     samples = gaussian_samples(seed=0)
-    layers = ensemble_of(Architecture.mlp(5, 6), 1, 0.5).matrices()[0]
+    layers = ensemble_of(Architecture.mlp(5, 6), 1, 0.5)[0]
     record = sharpness(samples, layers, method="spectrum")
     assert not record.converged
     assert record.residual > 1e-3 * record.value
@@ -196,7 +196,7 @@ def test_zero_weights_and_saddles():
 def test_a_large_network():
     samples = gaussian_samples(80, 60, seed=0)
     architecture = Architecture.mlp(60, 12)
-    layers = ensemble_of(architecture, 1, 1.0 / np.sqrt(60)).matrices()[0]
+    layers = ensemble_of(architecture, 1, 1.0 / np.sqrt(60))[0]
     record = sharpness(samples, layers)
     assert record.converged
 
@@ -266,7 +266,7 @@ def test_activation_derivatives(name):
 )
 def test_bad_calls(call, message):
     samples = gaussian_samples(seed=0)
-    layers = ensemble_of(Architecture.mlp(5, 3), 1).matrices()[0]
+    layers = ensemble_of(Architecture.mlp(5, 3), 1)[0]
     with pytest.raises(SettingError, match=message):
         call(samples, layers)
 

@@ -106,8 +106,8 @@ def test_any_shape(widths, inputs, size, seed):
     outcome = descend(samples, ensemble, 0.01, steps, tolerance=1e-300)
     assert np.array_equal(outcome.steps, steps)
     i = int(rng.integers(size))
-    expected = plain_descent(samples, architecture, ensemble.matrices()[i], 0.01, int(steps[i]))
-    for ours, theirs in zip(outcome.ensemble.matrices()[i], expected, strict=True):
+    expected = plain_descent(samples, architecture, ensemble[i], 0.01, int(steps[i]))
+    for ours, theirs in zip(outcome.ensemble[i], expected, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12)
 
 
@@ -214,7 +214,7 @@ def test_divergence_is_counted_to_the_step_and_stays_in_its_lane():
     assert np.array_equal(calm.ensemble.flat()[others], mixed.ensemble.flat()[others])
     assert np.isfinite(mixed.ensemble.flat()[others]).all()
     # The step at which the plain loop's excess risk first passes the limit.
-    data, layers, step = samples.regression(), ensemble.matrices()[3], 0
+    data, layers, step = samples.regression(), ensemble[3], 0
     with np.errstate(over="ignore", invalid="ignore"):
         while True:
             w = np.linalg.multi_dot([m.T for m in layers]).ravel() - data.w_star

@@ -61,7 +61,7 @@ def test_small_initialisation_arrives_and_tends_to_the_exact_limit():
         outcome = flow(data, start(Architecture.mlp(5, 10), 8, scale), rtol=1e-10)
         assert outcome.settled.all()
         assert outcome.extras["drift"].max() < 1e-8
-        assert np.all(outcome.gradient <= 1e-10)
+        assert np.all(outcome.gradient_norm <= 1e-10)
         found = sharpness(data, outcome.ensemble).value
         assert np.all(found >= minimal_sharpness(data, 10).exact)
         gaps.append(np.abs(found / limit - 1).max())

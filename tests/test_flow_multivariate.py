@@ -97,7 +97,7 @@ def test_scipy_goes_the_same_way(architecture):
         norm = np.linalg.norm(gradient(samples, architecture, found))
         assert outcome.distance[i] == pytest.approx(np.sum((product - p_star) ** 2))
         assert outcome.excess_risk[i] == pytest.approx(risk - least, rel=1e-8)
-        assert outcome.gradient[i] == pytest.approx(norm, rel=1e-8)
+        assert outcome.gradient_norm[i] == pytest.approx(norm, rel=1e-8)
 
 
 def test_square_networks_arrive_and_the_invariants_stay():
@@ -105,7 +105,7 @@ def test_square_networks_arrive_and_the_invariants_stay():
     samples = samples_for(SQUARE)
     outcome = flow(samples.regression(), start(SQUARE, 4, 0.3), rtol=1e-10)
     assert outcome.settled.all()
-    assert np.all(outcome.gradient <= 1e-10)
+    assert np.all(outcome.gradient_norm <= 1e-10)
     p_star = np.linalg.lstsq(samples.X, samples.y, rcond=None)[0].T
     for i, (first, last) in enumerate(zip(start(SQUARE, 4, 0.3), outcome.ensemble, strict=True)):
         np.testing.assert_allclose(np.linalg.multi_dot(last[::-1]), p_star, atol=1e-8)
@@ -145,7 +145,7 @@ def test_saddle_of_lower_rank_is_no_end():
     architecture = Architecture.multivariate(2, 2, 2)
     saddle = Ensemble.from_matrices(architecture, [[np.diag([1.0, 0.0])] * 2])
     outcome = flow(data, saddle, max_steps=30)
-    assert outcome.gradient[0] < 1e-14
+    assert outcome.gradient_norm[0] < 1e-14
     assert outcome.state[0] == State.STALLED.value
 
 
@@ -162,7 +162,7 @@ def test_the_error_follows_the_tolerance():
 
 
 def assert_same(found: Outcome, expected: Outcome, members: list[int]) -> None:
-    for name in ("state", "steps", "excess_risk", "distance", "gradient"):
+    for name in ("state", "steps", "excess_risk", "distance", "gradient_norm"):
         np.testing.assert_array_equal(getattr(found, name), getattr(expected, name)[members])
     for name, values in expected.extras.items():
         np.testing.assert_array_equal(found.extras[name], values[members])

@@ -38,7 +38,7 @@ methods.OWN.update(Careful.own)
 
 from flatmin.cli import main
 from flatmin.lab.settings import METHODS
-from flatmin.ledger.directories import read_directory
+from flatmin.ledger.directories import directory_evidence
 from flatmin.study.spec import STARTER, parse_spec
 
 def command(*words):
@@ -54,7 +54,7 @@ folder, said = sys.argv[1], command("train", "--help")
 assert "--care NUMBER How careful." in said and "--careful Take care." in said, said
 options = ["--careful", "--care", "3", "--learning-rate", "0.01", "--steps", "50"]
 command("train", "--depth", "3", *options, "--json", "--out", folder)
-(runs,) = read_directory(Path(folder))
+(runs,) = directory_evidence(Path(folder))
 np.testing.assert_allclose(runs.edge, 25.0)
 assert '"careful"' in STARTER and "careful" in METHODS
 text = STARTER.replace('name = "descent"', 'name = "careful"\\ncare = 3')

@@ -28,7 +28,7 @@ from flatmin.dynamics.methods import (
 from flatmin.dynamics.recording import Recording
 from flatmin.dynamics.training import train
 from flatmin.ledger.collect import evidence_of
-from flatmin.ledger.directories import read_directory
+from flatmin.ledger.directories import directory_evidence
 from flatmin.ledger.record import Verdict
 from flatmin.ledger.stability import edge
 from flatmin.network.architecture import Architecture
@@ -169,7 +169,7 @@ def test_bits_do_not_depend_on_threads_lanes_slices_or_neighbours(kind, monkeypa
     assert len(set(whole.state)) > 1
 
     def same(outcome, chosen):
-        for name in ("steps", "excess_risk", "gradient", "state"):
+        for name in ("steps", "excess_risk", "gradient_norm", "state"):
             expected = getattr(whole, name)[chosen]
             np.testing.assert_array_equal(getattr(outcome, name), expected)
         np.testing.assert_array_equal(outcome.ensemble.flat(), whole.ensemble.flat()[chosen])
@@ -353,7 +353,7 @@ def test_train_on_the_command_line(flags, name, reach, monkeypatch, capsys, tmp_
     assert result["edge"] == pytest.approx(10.0 * result["minimal_sharpness"])
     assert result["state"] == "settled"
     assert result["edge_share"] == pytest.approx(result["sharpness"]["value"] / result["edge"])
-    (runs,) = read_directory(out_dir)
+    (runs,) = directory_evidence(out_dir)
     np.testing.assert_allclose(runs.edge, result["edge"])
     assert {record.verdict for record in edge(runs)} == {Verdict.HOLDS}
 

@@ -27,7 +27,7 @@ def test_lanes_and_matrices_are_the_same_weights(widths, inputs, size):
     ensemble = Ensemble.from_matrices(architecture, networks)
     lanes = ensemble.lanes.shape[2]
     assert ensemble.lanes.shape == (-(-size // lanes), architecture.parameters, lanes)
-    for i, (ours, theirs) in enumerate(zip(ensemble.matrices(), networks, strict=True)):
+    for i, (ours, theirs) in enumerate(zip(ensemble, networks, strict=True)):
         for k, (a, b) in enumerate(zip(ours, theirs, strict=True)):
             assert np.array_equal(a, b)
             # The documented address of an entry: block, row-major place, lane.

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from flatmin.core.errors import SettingError
-from flatmin.data.sets import _arrays, paper_output_vector, paper_samples, paper_test_samples
+from flatmin.data.sets import _arrays, paper_output_vector, paper_samples
 from flatmin.theory.minimal_sharpness import minimal_sharpness
 
 CHECKS = [
@@ -46,7 +46,7 @@ def test_derived_values(name, depth, a, least):
     assert data.a == pytest.approx(a, rel=1e-6)
     assert data.w_star_norm == pytest.approx(1.0, abs=1e-6)
     assert minimal_sharpness(data, depth).exact == pytest.approx(least, rel=1e-6)
-    assert paper_test_samples(name).n == data.n
+    assert paper_samples(name, test=True).n == data.n
 
 
 def test_the_generator_gives_what_is_shipped():

@@ -18,7 +18,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from commands import call
 from flatmin import Preparation, Regression, Samples, read_regression, read_samples
 from flatmin.core.errors import DataError, FlatminError, SettingError
-from flatmin.study.spec import read_spec
+from flatmin.study.spec import Study
 
 SUFFIXES = (".csv", ".tsv", ".parquet", ".npz")
 
@@ -625,7 +625,7 @@ steps = 10
 
 def study(tmp_path, more="", activation=""):
     (tmp_path / "study.toml").write_text(STUDY.format(more=more, activation=activation))
-    return read_spec(tmp_path / "study.toml")
+    return Study(tmp_path / "study.toml")
 
 
 def test_a_study_prepares_its_table_as_the_command_does(tmp_path):
@@ -646,7 +646,7 @@ def test_a_study_prepares_its_table_as_the_command_does(tmp_path):
     assert isinstance(rows.data, Samples)
     assert rows.data.preparation == expected.preparation
     (tmp_path / "again.toml").write_text(linear.to_toml())
-    assert read_spec(tmp_path / "again.toml").canonical() == linear.canonical()
+    assert Study(tmp_path / "again.toml").canonical() == linear.canonical()
     assert '"missing": "mean"' in linear.canonical()
 
 
@@ -682,4 +682,4 @@ def test_made_up_data_take_no_preparation(tmp_path):
     text = text.replace('file = "d.csv"\ntarget = "target"', 'paper = "linear"')
     (tmp_path / "study.toml").write_text(text)
     with pytest.raises(SettingError, match="must not have intercept with paper"):
-        read_spec(tmp_path / "study.toml")
+        Study(tmp_path / "study.toml")

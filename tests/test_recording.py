@@ -9,7 +9,7 @@ from flatmin.data.generators import gaussian_samples
 from flatmin.data.sets import paper_samples
 from flatmin.dynamics import rounds
 from flatmin.dynamics.descent import descend
-from flatmin.dynamics.measures import LAYER_MEASURES, task
+from flatmin.dynamics.measures import LAYER_MEASURES, Task
 from flatmin.dynamics.recording import NETWORK_MEASURES, Recording
 from flatmin.dynamics.training import train
 from flatmin.network.architecture import Architecture
@@ -145,8 +145,8 @@ def test_train_measures_sharpness_at_every_step_and_saves_the_band(tmp_path):
 def test_a_measure_does_not_depend_on_the_networks_beside(name):
     data, architecture = gaussian_samples(seed=3).regression(), Architecture.mlp(5, 4)
     ensemble = initialise(architecture, "gaussian", 0.5, 0, networks=19)
-    scene, layers = task(data, architecture), ensemble.layers()
-    together = LAYER_MEASURES[name](layers, layers, scene)
+    task, layers = Task.of(data, architecture), ensemble.layers()
+    together = LAYER_MEASURES[name](layers, layers, task)
     for i in range(19):
         alone = [w[i : i + 1] for w in layers]
-        assert np.array_equal(LAYER_MEASURES[name](alone, alone, scene)[0], together[i])
+        assert np.array_equal(LAYER_MEASURES[name](alone, alone, task)[0], together[i])

@@ -21,7 +21,7 @@ def ended(*states: State) -> Outcome:
     whole = np.zeros(count, dtype=np.int64)
     return Outcome(
         ensemble=START[:count], state=np.array([one.value for one in states]), steps=whole,
-        excess_risk=nothing, distance=nothing, gradient=nothing, goal=1.0, period=whole,
+        excess_risk=nothing, distance=nothing, gradient_norm=nothing, goal=1.0, period=whole,
         learned=np.array([one is State.SETTLED for one in states]), more_steps=nothing,
     )  # fmt: skip
 

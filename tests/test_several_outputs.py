@@ -251,11 +251,11 @@ def test_a_start_at_the_flattest_minimiser():
     data = gaussian_samples(20, 4, seed=0, targets=3).regression()
     architecture = Architecture.multivariate(4, 3, 3)
     ensemble = initialise(architecture, "flattest", 0.0, 0, [(0,), (1,)], data)
-    for layers in ensemble.matrices():
+    for layers in ensemble:
         np.testing.assert_allclose(
             np.linalg.multi_dot(layers[::-1]), data.w_star.T, rtol=0, atol=1e-13
         )
-    assert not np.allclose(*(layers[0] for layers in ensemble.matrices()))
+    assert not np.allclose(*(layers[0] for layers in ensemble))
 
 
 def test_narrow_layers_and_an_output_norm_are_refused():

@@ -106,7 +106,7 @@ class Rescaled:
             "more_steps": outcome.more_steps,
             "excess": self.back(outcome.excess_risk, g=2),
             "distance": self.back(outcome.distance, g=2, f=-2),
-            "gradient": self.back(outcome.gradient, g=2, c=-1),
+            "gradient": self.back(outcome.gradient_norm, g=2, c=-1),
             "weights": self.back(outcome.ensemble.flat(), c=1),
             "sharpness": self.back(sharp.value, g=2, c=-2),
             "low": self.back(sharp.low, g=2, c=-2),

@@ -1,11 +1,13 @@
 """flatmin: the sharpness of deep linear networks.
 
 The public names below are loaded when first used, so that `import flatmin` and the command's
-`--help` stay fast.
+`--help` stay fast: the imports are for those who check types, and the only list of names there is.
 """
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -69,42 +71,13 @@ if TYPE_CHECKING:
     from flatmin.theory.prediction import Prediction as Prediction
     from flatmin.theory.prediction import predict as predict
 
-_NAMES = {
-    "core.errors": "DataError FlatminError SettingError",
-    "curvature": "HessianOperator Sharpness hessian minimiser_spectrum sharpness",
-    "data.generators": "gaussian_samples spectrum_samples whitened_samples",
-    "data.preparation": "Preparation",
-    "data.regression": "Regression read_regression",
-    "data.samples": "Samples read_samples",
-    "dynamics.advice": "Advice advise",
-    "dynamics.atlas": "atlas atlases",
-    "dynamics.atlas_record": "Atlas Atlases",
-    "dynamics.central_flow": "CentralFlow",
-    "dynamics.descent": "descend",
-    "dynamics.endings": "State",
-    "dynamics.flow": "flow",
-    "dynamics.forecast": "Forecast forecast",
-    "dynamics.methods": "GradientDescent GradientFlow HeavyBall Nesterov",
-    "dynamics.outcome": "Outcome",
-    "dynamics.recording": "Recording Trace",
-    "dynamics.settings": "train_network",
-    "dynamics.training": "Training train",
-    "dynamics.working_rates": "RateCurve rate_curve",
-    "ledger.check": "check",
-    "ledger.ledger": "Ledger",
-    "network.architecture": "Architecture",
-    "network.ensemble": "Ensemble",
-    "network.initialisation": "initialise",
-    "study.results": "Results",
-    "study.runner": "StudyRun run_study",
-    "study.spec": "Study",
-    "theory.certificate": "Certificate certify",
-    "theory.flattest_depth": "flattest_depth",
-    "theory.minimal_sharpness": "minimal_sharpness",
-    "theory.minimisers": "flattest_minimiser minimiser_of_sharpness",
-    "theory.prediction": "Prediction predict",
+# Where each of them is: what is imported above for those who check types.
+_HOMES = {
+    name.name: str(node.module)
+    for node in ast.walk(ast.parse(Path(__file__).read_text(encoding="utf-8")))
+    if isinstance(node, ast.ImportFrom) and str(node.module).startswith("flatmin.")
+    for name in node.names
 }
-_HOMES = {name: f"flatmin.{home}" for home, names in _NAMES.items() for name in names.split()}
 
 __all__ = [*_HOMES, "__version__"]
 

@@ -6,10 +6,13 @@ import gc
 import math
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from ctypes import CDLL
 from pathlib import Path
 
 from flatmin.core.errors import SettingError
+
+_ARENA_MAX = -8  # M_ARENA_MAX of malloc.h
 
 
 def available_bytes() -> int:
@@ -40,6 +43,12 @@ def _of_system() -> float:
     except OSError:
         pass
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def one_heap() -> None:
+    """One heap for all threads: of glibc's many, each keeps what the others could use."""
+    with suppress(OSError, AttributeError):  # another C library
+        CDLL(None).mallopt(_ARENA_MAX, 1)
 
 
 @contextmanager

@@ -39,7 +39,6 @@ from flatmin.data.samples import Problem
 from flatmin.dynamics.backends import step_flops
 from flatmin.dynamics.descent import descend
 from flatmin.dynamics.endings import LEARNED_AT, State
-from flatmin.dynamics.outcome import Outcome
 from flatmin.dynamics.trial import trial
 from flatmin.network.architecture import Architecture
 from flatmin.network.ensemble import Ensemble
@@ -160,20 +159,6 @@ class _Laboratory:
             self.architecture, self.init, self.scale, self.seed, addresses, self.regression
         )
 
-    def race(self, start: Ensemble, rates: Float, steps: int) -> Outcome:
-        """Run networks until they have learned and book the work."""
-        outcome = descend(
-            self.problem,
-            start,
-            rates,
-            steps,
-            learned_at=self.learned_at,
-            until_learned=True,
-            observe_ends=False,
-        )
-        self.spend(int(outcome.steps.sum()))
-        return outcome
-
     def spend(self, network_steps: int) -> None:
         """Book work."""
         self.left -= network_steps * self.flops
@@ -229,7 +214,9 @@ def _advance(lab: _Laboratory, racers: list[_Racer], taken: int, steps: int) -> 
     sizes = [len(one.flat) for one in going]
     rates = np.repeat([one.rate for one in going], sizes)
     start = Ensemble.from_flat(lab.architecture, np.concatenate([one.flat for one in going]))
-    outcome = lab.race(start, rates, steps)
+    ends: Any = {"learned_at": lab.learned_at, "until_learned": True, "observe_ends": False}
+    outcome = descend(lab.problem, start, rates, steps, **ends)
+    lab.spend(int(outcome.steps.sum()))
     flat = outcome.ensemble.flat()
     for one, end in zip(going, np.cumsum(sizes), strict=True):
         mine = slice(int(end) - len(one.flat), int(end))

@@ -27,7 +27,7 @@ from flatmin.dynamics.orbits import Orbits, follow_orbits
 from flatmin.dynamics.thresholds import REFINED, divergence, fourth, second
 from flatmin.network.architecture import Architecture
 from flatmin.network.ensemble import Ensemble
-from flatmin.network.initialisation import DEFAULT_INIT, architecture_for, initialise
+from flatmin.network.initialisation import DEFAULT_INIT, architecture_for, initialise, resolve_scale
 from flatmin.theory.minimal_sharpness import minimal_sharpness
 from flatmin.theory.minimisers import flattest_minimiser
 
@@ -67,7 +67,7 @@ def atlas(
     seed: int = 0,
     width: int | None = None,
     init: str = DEFAULT_INIT,
-    scale: float = 1.0,
+    scale: float | str = 1.0,
     runs: int = 0,
     progress: Progress = None,
 ) -> Atlas:
@@ -96,6 +96,7 @@ def atlas(
     drawn = None
     if runs:
         network = architecture_for(init, regression, depth, width=width, seed=seed)
+        scale = resolve_scale(scale, init, regression, network)
         network.check_memory(check_count("runs", runs) * min(len(rates), BASIN_RATES))
         addresses = [("basin", depth, i) for i in range(runs)]
         drawn = initialise(network, init, scale, seed, addresses, regression)
@@ -125,7 +126,7 @@ def atlas(
             basins = Basins(
                 depth=depth,
                 init=init,
-                scale=scale,
+                scale=float(scale),
                 runs=runs,
                 c=tuple(some.tolist()),
                 shares=shares,

@@ -86,7 +86,7 @@ def _draw_orbits(panel: Axes, found: Atlas) -> None:
         panel.axvline(threshold.c, color=BLUE, lw=0.8, ls=":")
         late = threshold.c > 0.95 * found.c.max()
         panel.annotate(
-            f"{name} = {_digits(threshold.c, threshold.error)}", (threshold.c, 1.0),
+            f"{name} = {threshold.digits(4)}", (threshold.c, 1.0),
             (-3 if late else 3, -2), xycoords=panel.get_xaxis_transform(),
             textcoords="offset points", ha="right" if late else "left", va="top", fontsize=8,
             color=BLUE, rotation=90, bbox={"fc": "white", "ec": "none", "alpha": 0.8, "pad": 1.0},
@@ -137,11 +137,6 @@ def _edges(rates: Float) -> Float:
     middle = 0.5 * (rates[1:] + rates[:-1])
     first, last = 2 * rates[0] - middle[0], 2 * rates[-1] - middle[-1]
     return np.concatenate([[first], middle, [last]])
-
-
-def _digits(value: float, error: float) -> str:
-    places = int(np.clip(np.ceil(-np.log10(max(error, 1e-12))), 1, 4))
-    return f"{value:.{places}f}"
 
 
 def _draw_exponents(panel: Axes, found: Atlas) -> None:

@@ -16,7 +16,7 @@ from flatmin.core.checks import check_positive
 from flatmin.curvature import sharpness
 from flatmin.curvature.multivariate import stand_in
 from flatmin.data.samples import Problem
-from flatmin.dynamics.measures import below_saddles, error_of_map, task, units_of
+from flatmin.dynamics.measures import Task, below_saddles, error_of_map, units_of
 from flatmin.dynamics.recording import Recording
 from flatmin.dynamics.rule import Rule
 from flatmin.lanes.entries import COLUMNS, SHARPNESS_COLUMNS, Spectrum
@@ -184,8 +184,8 @@ class SamplesBackend(Backend):
         """|P - P*|_F^2; NaN for networks that compute no linear map."""
         if not self._architecture.linear:
             return np.full(len(flat), np.nan)
-        scene = task(self._problem, self._architecture)
-        error = error_of_map(self._architecture.split(flat), scene)
+        task = Task.of(self._problem, self._architecture)
+        error = error_of_map(self._architecture.split(flat), task)
         return np.asarray(np.sum(error**2, axis=(1, 2)))
 
     def advance(

@@ -22,7 +22,7 @@ from flatmin.data.samples import Problem
 from flatmin.dynamics.central_force import Middles
 from flatmin.dynamics.descent import Progress
 from flatmin.dynamics.endings import LEARNED_AT, check_share, flow_endings
-from flatmin.dynamics.measures import LAYER_MEASURES, passes_nothing, task, units_of
+from flatmin.dynamics.measures import LAYER_MEASURES, Task, passes_nothing, units_of
 from flatmin.dynamics.method import Method, Options, Own
 from flatmin.dynamics.outcome import Outcome
 from flatmin.dynamics.recording import Recording, Trace
@@ -137,7 +137,7 @@ def central_flow(
     tolerance = check_positive("tolerance", tolerance)
     goal = check_share("learned_at", learned_at) * regression.excess_at_zero
     networks = Middles(regression, architecture, ensemble.flat(), rates, order)
-    trace = None if recording is None else _Records(networks, recording)
+    trace = None if recording is None else _Entries(networks, recording)
     limit = _DIVERGED * regression.excess_at_zero
     going, taken = np.arange(count), np.zeros(count, dtype=np.int64)
     force = np.full(count, np.inf)
@@ -165,12 +165,12 @@ def central_flow(
     return _outcome(networks, taken, force <= tolerance, goal, None if trace is None else trace.all)
 
 
-class _Records:
+class _Entries:
     """Rows of a trace; NaN after the end of a run."""
 
     def __init__(self, networks: Middles, recording: Recording) -> None:
         self.every, self._recording, self._networks = recording.every, recording, networks
-        self._task = task(networks.regression, networks.architecture)
+        self._task = Task.of(networks.regression, networks.architecture)
         self._values: dict[str, list[Float]] = {}
 
     def keep(self, going: Whole) -> None:
@@ -204,7 +204,8 @@ class _Records:
     def all(self) -> Trace:
         """The whole trace."""
         values = {name: np.stack(rows) for name, rows in self._values.items()}
-        return Trace(np.arange(len(values["amplitude"]), dtype=np.int64) * self.every, values)
+        steps = np.arange(len(values["amplitude"]), dtype=np.int64) * self.every
+        return Trace(step=steps, values=values)
 
 
 def _outcome(
@@ -224,7 +225,7 @@ def _outcome(
         steps=taken,
         excess_risk=excess,
         distance=distance,
-        gradient=networks.gradient,
+        gradient_norm=networks.gradient,
         goal=goal,
         learned=excess <= goal,
         period=np.zeros(len(final), dtype=np.int64),

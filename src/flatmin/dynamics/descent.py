@@ -46,7 +46,7 @@ from flatmin.dynamics.endings import (
     observe,
     window,
 )
-from flatmin.dynamics.measures import passes_nothing, rounding_of_risk, task
+from flatmin.dynamics.measures import Task, passes_nothing, rounding_of_risk
 from flatmin.dynamics.outcome import Outcome
 from flatmin.dynamics.recording import Recording, Trace
 from flatmin.dynamics.rounds import Progress as Progress
@@ -125,7 +125,7 @@ def descend(
             again = course.run(
                 state[passing], rates[passing], budget[passing], recording, _NO_TOLERANCE
             )
-            near = again.gradient <= outcome.gradient[passing]
+            near = again.gradient_norm <= outcome.gradient_norm[passing]
             near &= ~course.unstable(again.ensemble, rates[passing], near)
             # Without any gradient it stays, though the least disturbance would take it away.
             again.state[again.settled] = State.STALLED.value
@@ -167,8 +167,8 @@ class _Course:
         kind, architecture = np.dtype(self.precision), self.architecture
         backend = backends.choose(self.problem, architecture, self.rule, tolerance, kind, stop)
         backend.expect(self.steps)
-        scene, parameters = task(self.problem, architecture), architecture.parameters
-        engine = Rounds(backend, scene, architecture, state, rates, budget, recording)
+        task, parameters = Task.of(self.problem, architecture), architecture.parameters
+        engine = Rounds(backend, task, architecture, state, rates, budget, recording)
         engine.finish(self.threads, progress)
         excess, square, distance = engine.measured
         stopped = np.where(engine.left > 0, State.SETTLED.value, _OPEN)
@@ -179,7 +179,7 @@ class _Course:
             steps=(budget - engine.left).astype(np.int64),
             excess_risk=excess,
             distance=distance,
-            gradient=np.sqrt(square),
+            gradient_norm=np.sqrt(square),
             goal=self.goal,
             learned=excess <= self.goal,
             period=np.zeros(len(state), dtype=np.int64),
@@ -251,7 +251,7 @@ def _replaced(first: Outcome, again: Outcome, which: Yes) -> Outcome:
     """The first outcome with some runs taken from the second."""
     flat = first.ensemble.flat()
     flat[which] = again.ensemble.flat()
-    for name in ("state", "steps", "excess_risk", "distance", "gradient", "learned", "beside"):
+    for name in ("state", "steps", "excess_risk", "distance", "gradient_norm", "learned", "beside"):
         getattr(first, name)[which] = getattr(again, name)
     if first.recorded is not None and again.recorded is not None:
         for name, values in again.recorded.values.items():

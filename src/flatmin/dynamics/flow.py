@@ -28,12 +28,12 @@ from flatmin.dynamics.descent import Progress
 from flatmin.dynamics.endings import LEARNED_AT, check_share, flow_endings
 from flatmin.dynamics.measures import (
     LAYER_MEASURES,
+    Task,
     below_saddles,
     drift,
     error_of_map,
     passes_nothing,
     rounding_of_risk,
-    task,
     units_of,
 )
 from flatmin.dynamics.outcome import Outcome
@@ -130,7 +130,7 @@ class _Flow:
     ) -> None:
         architecture = ensemble.architecture
         self._regression, self._architecture = regression, architecture
-        self._task, self._settings = task(regression, architecture), settings
+        self._task, self._settings = Task.of(regression, architecture), settings
         self._initial = ensemble.flat()
         self._weights = self._initial.copy()
         self._controls = kernel.new_controls(len(ensemble))
@@ -287,7 +287,7 @@ class _Flow:
             steps=accepted.astype(np.int64),
             excess_risk=excess,
             distance=distance,
-            gradient=gradient,
+            gradient_norm=gradient,
             goal=goal,
             learned=excess <= goal,
             period=np.zeros(n, dtype=np.int64),
@@ -310,4 +310,5 @@ class _Flow:
                 if name not in values:
                     values[name] = np.full((len(self._rows), *numbers.shape), np.nan)
                 values[name][number] = numbers
-        return Trace(np.arange(len(self._rows), dtype=np.int64) * self._every, values)
+        steps = np.arange(len(self._rows), dtype=np.int64) * self._every
+        return Trace(step=steps, values=values)

@@ -39,10 +39,10 @@ class Task:
     regression: Regression
     output: Float
 
-
-def task(problem: Problem, architecture: Architecture) -> Task:
-    """The task of networks of this architecture on these data."""
-    return Task(problem.regression(), architecture.output_map)
+    @classmethod
+    def of(cls, problem: Problem, architecture: Architecture) -> Task:
+        """That of networks of this architecture on these data."""
+        return cls(problem.regression(), architecture.output_map)
 
 
 def units_of(problem: Problem, architecture: Architecture) -> Units:
@@ -167,7 +167,7 @@ def passes_nothing(problem: Problem, ensemble: Ensemble, excess: Float, gradient
         return np.asarray(excess > 0.5 * data.excess_at_zero)
     usual = architecture.depth * balanced_scale(data, architecture.depth, architecture.output_norm)
     with np.errstate(over="ignore", invalid="ignore"):
-        of_map = map_gradient(ensemble.layers(), task(data, architecture))[:, 0]
+        of_map = map_gradient(ensemble.layers(), Task.of(data, architecture))[:, 0]
         return np.asarray(gradient**2 < PASSED_ON * usual * of_map**2)
 
 

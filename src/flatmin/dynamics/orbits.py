@@ -36,7 +36,7 @@ from flatmin.data.regression import Regression
 from flatmin.dynamics.measures import units_of
 from flatmin.lanes.layout import linear
 from flatmin.lanes.orbits import COLUMNS, Rising, follow
-from flatmin.network.architecture import Family
+from flatmin.network.architecture import Architecture, Family
 from flatmin.network.ensemble import Ensemble, laid_out, lane_count
 from flatmin.theory.oscillation import imbalance_exponent
 from flatmin.theory.units import nth_root
@@ -152,28 +152,20 @@ def follow_orbits(
     with np.errstate(all="ignore"):
         over_each(work, len(weights), thread_count())
         seen = rows.transpose(2, 1, 0, 3).reshape(columns, kept, -1)[:, :, :count]
-        gain, excess, pull, inner, stretch = seen
-        # w'Sigma w* = w*'Sigma w* + g'w*/2
-        output = 1.0 + 0.5 * gain / (regression.w_star @ regression.sigma @ regression.w_star)
-        growth = np.sum(np.log(stretch), axis=0)
-        risk = units_of(regression, architecture).risk
-        return _judged(last, architecture.depth, output, excess, pull, inner, growth, risk)
+        return _judged(regression, architecture, last, seen)
 
 
 def _judged(
-    rates: Float,
-    depth: int,
-    output: Float,
-    excess: Float,
-    pull: Float,
-    inner: Float,
-    growth: Float,
-    risk: float,
+    regression: Regression, architecture: Architecture, rates: Float, seen: Float
 ) -> Orbits:
-    """What the watched steps show, each `[step, run]`."""
+    """What the watched steps show, `[column, step, run]` with the columns of `lanes.orbits`."""
+    gain, excess, pull, inner, stretch = seen
+    depth, risk = architecture.depth, units_of(regression, architecture).risk
+    # w'Sigma w* = w*'Sigma w* + g'w*/2
+    output = 1.0 + 0.5 * gain / (regression.w_star @ regression.sigma @ regression.w_star)
     finite = np.all(np.isfinite(output) & (excess < LARGEST_EXCESS * risk), axis=0)
     swing = np.where(finite, np.ptp(output, axis=0), np.nan)
-    exponent = np.where(finite, growth / len(output), np.nan)
+    exponent = np.where(finite, np.sum(np.log(stretch), axis=0) / len(output), np.nan)
     transverse = np.full(len(rates), np.nan)
     if depth > 2:
         # Of layers in balance r^2 = |b_1|^{2/(L-1)}, for |p| = 1, and m = 1 - eta g/r^2.

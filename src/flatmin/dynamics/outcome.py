@@ -36,7 +36,7 @@ class Outcome(Shown):
     steps: Whole
     excess_risk: Float
     distance: Float
-    gradient: Float
+    gradient_norm: Float
     goal: float
     learned: Yes
     period: Whole
@@ -53,7 +53,7 @@ class Outcome(Shown):
 
     def contents(self) -> dict[str, Any]:
         """A list for each number, one entry a network."""
-        names = ("state", "learned", "steps", "excess_risk", "distance", "gradient", "period")
+        names = ("state", "learned", "steps", "excess_risk", "distance", "gradient_norm", "period")
         return {name: getattr(self, name) for name in (*names, "more_steps")} | self.extras
 
     def page(self) -> Page:

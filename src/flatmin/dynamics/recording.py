@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from flatmin.core.arrays import Float, Whole
 from flatmin.core.checks import check_choice, check_count
 from flatmin.core.errors import SettingError
+from flatmin.core.shown import Shown
 from flatmin.dynamics.measures import LAYER_MEASURES
 from flatmin.network.architecture import Architecture
 
@@ -25,9 +26,6 @@ def recordable(architecture: Architecture | None = None) -> tuple[str, ...]:
     every = architecture is None or architecture.linear
     layers = (name for name, one in LAYER_MEASURES.items() if every or not one.linear_only)
     return (*NETWORK_MEASURES, *layers)
-
-
-MEASURES = recordable()
 
 
 @dataclass(frozen=True)
@@ -84,8 +82,7 @@ class Recording:
         return [name for name in self.quantities if name in LAYER_MEASURES]
 
 
-@dataclass(frozen=True, eq=False)
-class Trace:
+class Trace(Shown):
     """Recorded quantities: `values[name]` is `[entry, network]`, or `[entry, network, layer]`.
 
     `step[entry]` counts steps; for flows `time[entry, network]` is the time. For descent

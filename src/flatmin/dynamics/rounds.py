@@ -96,7 +96,7 @@ class Rounds:
         )
         self._initial = self._weights(self.state)
         values = {name: np.full(shape, np.nan) for name, shape in shapes.items()}
-        return Trace(np.arange(entries, dtype=np.int64) * recording.every, values)
+        return Trace(step=np.arange(entries, dtype=np.int64) * recording.every, values=values)
 
     def _weights(self, state: NDArray[Any]) -> list[Float]:
         """W_k of each network, from its state."""

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
     from flatmin.dynamics.advice import Advice
 
-RECORDS = 200
-FLOW_RECORDS = 1000
+ENTRIES = 200
+FLOW_ENTRIES = 1000
 # How often sharpness may be measured along a descent: at every step of a run no longer than this.
 # Of linear networks with one output that adds an eighth to the time of 10 000 recorded steps at
 # d = 5 and L = 10; others, where it costs as much as many steps, are measured in pairs of steps.
@@ -181,7 +181,7 @@ class Training(Shown):
             "risk_min": self.regression.risk_min,
             "excess_risk": outcome.excess_risk[0],
             "distance": outcome.distance[0],
-            "gradient_norm": outcome.gradient[0],
+            "gradient_norm": outcome.gradient_norm[0],
             "sharpness": self.final_sharpness,
             "initial_sharpness": self.initial_sharpness,
             "minimal_sharpness": self.minimal_sharpness,
@@ -213,7 +213,7 @@ class Training(Shown):
             ("Steps", str(int(outcome.steps[0]))),
             ("Final risk above R_min", number(outcome.excess_risk[0])),
             ("Distance |w - w*|²", number(outcome.distance[0])),
-            ("Gradient norm", number(outcome.gradient[0])),
+            ("Gradient norm", number(outcome.gradient_norm[0])),
             ("Sharpness", _with_error(self.final_sharpness)),
             ("  at initialisation", _with_error(self.initial_sharpness)),
         ]
@@ -332,13 +332,13 @@ def train(
     regression = problem.regression()
     method = method.resolved(regression, architecture)
     initial = initialise(architecture, init, scale, seed, [("train",)], regression)
-    every = record_every or max(1, 1 if method.continuous else steps // RECORDS)
+    every = record_every or max(1, 1 if method.continuous else steps // ENTRIES)
     measured = sharpness_steps(architecture, every, steps) if quantities is None else 2
     recording = Recording(
         every,
         recordable(architecture) if quantities is None else quantities,
         sharpness_steps=measured,
-        most=None if record_every else FLOW_RECORDS,
+        most=None if record_every else FLOW_ENTRIES,
     )
     options: Options = {"recording": recording, "learned_at": learned_at, "progress": progress}
     if in_lanes(architecture):

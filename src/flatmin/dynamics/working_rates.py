@@ -185,17 +185,13 @@ def _bracket(measure: Callable[[float], RatePoint], ceiling: float) -> None:
         stride = min(stride * _RATIO, 10.0) if alike else _RATIO
 
 
-def _difference(one: RatePoint, other: RatePoint) -> float:
-    return max(abs(one.learned - other.learned), abs(one.unstable - other.unstable))
-
-
 def _refine(measure: Callable[[float], RatePoint], points: dict[float, RatePoint]) -> None:
     """Rates between neighbours whose shares differ much, the largest difference first."""
     while len(points) < MOST_RATES:
-        rates = sorted(points)
+        shares = {rate: np.array([points[rate].learned, points[rate].unstable]) for rate in points}
         gaps = [
-            (_difference(points[low], points[high]), low, high)
-            for low, high in pairwise(rates)
+            (float(np.abs(shares[low] - shares[high]).max()), low, high)
+            for low, high in pairwise(sorted(points))
             if high / low > _CLOSE
         ]
         jump, low, high = max(gaps, default=(0.0, 0.0, 0.0))

@@ -92,8 +92,8 @@ def slopes(rows: pd.DataFrame) -> pd.DataFrame:
 def sharpening(rows: pd.DataFrame, traces: pd.DataFrame) -> pd.DataFrame:
     """How sharpness moved along each run that settled.
 
-    `change` is its final over its initial value; `monotone` whether no record lies below an earlier
-    one; `fall` the largest relative fall below an earlier record; `peak` the largest record over
+    `change` is its final over its initial value; `monotone` whether no entry lies below an earlier
+    one; `fall` the largest relative fall below an earlier entry; `peak` the largest entry over
     the final one.
     """
     kept = rows[rows["state"] == "settled"].set_index("run")

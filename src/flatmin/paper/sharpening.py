@@ -2,7 +2,7 @@
 
 The form is that of balanced networks (`theory.progressive_sharpening`) and sees w alone. Here it is
 taken to runs from Gaussian starts, which are not balanced: does it say when sharpness rises and
-when it falls? A move is a change from one record to the next of more than a thousandth.
+when it falls? A move is a change from one entry to the next of more than a thousandth.
 """
 
 from __future__ import annotations
