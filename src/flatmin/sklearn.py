@@ -1,7 +1,5 @@
 """The door for users of scikit-learn: `from flatmin.sklearn import DeepLinearRegressor`."""
 
-from __future__ import annotations
-
 from flatmin.estimators.deep_linear import DeepLinearRegressor
 
 __all__ = ["DeepLinearRegressor"]

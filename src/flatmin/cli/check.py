@@ -34,8 +34,6 @@ def check(
 
         print(json_text(ledger.records))
     else:
-        show(ledger)
-        for path in written:
-            print(path)
+        show(ledger, written=written)
     if ledger.violated:
         raise typer.Exit(1)

@@ -89,17 +89,11 @@ class LinearHessian(Hessian):
         self.networks = flat.shape[0]
         self.dimension = sum(rows + columns for rows, columns in architecture.shapes)
         self._b = backward(self._layers, architecture.p)
-        self.g = 2.0 * (self._b[0] - regression.w_star) @ self._sigma
-        self._a = forward(self._layers, self.g)
+        self._a = forward(self._layers, 2.0 * (self._b[0] - regression.w_star) @ self._sigma)
         norms = [_unit(a) for a in self._a]
         self._a_norm, self._a_unit = [n for n, _ in norms], [u for _, u in norms]
         norms = [_unit(b) for b in self._b[1:]]
         self._b_norm, self._b_unit = [n for n, _ in norms], [u for _, u in norms]
-
-    @property
-    def w(self) -> Float:
-        """The linear map each network computes, `[network, d]`."""
-        return self._b[0]
 
     def gradient(self) -> Float:
         """grad_k = b_k a_k'."""

@@ -96,18 +96,6 @@ class DeepLinearRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     True
     """
 
-    coef_: Float
-    intercept_: Any
-    weights_: list[Float]
-    sharpness_: float
-    minimal_sharpness_: float
-    critical_rate_: float
-    learning_rate_: float | None
-    n_iter_: int
-    learned_: bool
-    state_: str
-    history_: Any
-
     def __init__(
         self,
         depth: int = 3,
@@ -141,10 +129,11 @@ class DeepLinearRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         if self.fit_intercept:
             (inputs, x_mean), (outputs, y_mean) = _centred(inputs), _centred(outputs)
         coef = self._train(inputs, outputs)
-        bias = y_mean - coef @ x_mean
-        self.coef_, self.intercept_ = (coef, bias) if y.ndim == 2 else (coef[0], float(bias[0]))
-        if not self.fit_intercept:
-            self.intercept_ = 0.0
+        self.minimal_sharpness_ = 2.0 / self.critical_rate_
+        bias: Any = y_mean - coef @ x_mean if self.fit_intercept else 0.0
+        if y.ndim == 1:
+            coef, bias = coef[0], float(np.sum(bias))
+        self.coef_, self.intercept_ = coef, bias
         return self
 
     def predict(self, X: Any) -> Float:
@@ -186,16 +175,10 @@ class DeepLinearRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         done, reason = self._descended(regression, architecture, seed, ceiling)
         outcome = done.outcome
         weights = outcome.ensemble[0]
-        self._keep(
-            weights=weights,
-            sharpness=float(done.final_sharpness.value),
-            critical_rate=ceiling,
-            learning_rate=done.learning_rate,
-            n_iter=int(outcome.steps[0]),
-            learned=done.learned,
-            state=done.state,
-            history=done.trace,
-        )
+        self.weights_, self.history_ = weights, done.trace
+        self.sharpness_, self.critical_rate_ = float(done.final_sharpness.value), ceiling
+        self.learning_rate_, self.n_iter_ = done.learning_rate, int(outcome.steps[0])
+        self.learned_, self.state_ = done.learned, done.state
         if not self.learned_:
             share = outcome.excess_risk[0] / regression.excess_at_zero
             trouble = (
@@ -205,11 +188,6 @@ class DeepLinearRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             )
             warnings.warn(trouble.rstrip(), ConvergenceWarning, stacklevel=3)
         return reduce(lambda product, layer: layer @ product, [*weights, architecture.output_map])
-
-    def _keep(self, **found: Any) -> None:
-        for name, value in found.items():
-            setattr(self, f"{name}_", value)
-        self.minimal_sharpness_ = 2.0 / self.critical_rate_
 
     def _descended(
         self, regression: Regression, architecture: Architecture, seed: int, ceiling: float
@@ -260,16 +238,13 @@ class DeepLinearRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         curvature = 0.0
         if self.depth == 1:
             curvature = 2.0 * float(np.linalg.norm(inputs, 2)) ** 2 / len(inputs)
-        self._keep(
-            weights=[np.zeros(shape) for shape in shapes],
-            sharpness=curvature,
-            critical_rate=2.0 / curvature if curvature > 0.0 else np.inf,
-            learning_rate=None if isinstance(self.learning_rate, str) else self.learning_rate,
-            n_iter=0,
-            learned=True,
-            state=State.SETTLED.value,
-            history=pd.DataFrame({"step": [0], "excess_risk": [0.0], "sharpness": [curvature]}),
-        )
+        self.weights_ = [np.zeros(shape) for shape in shapes]
+        self.history_ = pd.DataFrame({"step": [0], "excess_risk": [0.0], "sharpness": [curvature]})
+        self.sharpness_ = curvature
+        self.critical_rate_ = 2.0 / curvature if curvature > 0.0 else np.inf
+        given = self.learning_rate
+        self.learning_rate_, self.n_iter_ = None if isinstance(given, str) else given, 0
+        self.learned_, self.state_ = True, State.SETTLED.value
         return np.zeros((targets, d))
 
 

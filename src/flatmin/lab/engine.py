@@ -29,6 +29,7 @@ from flatmin.dynamics.method import Method, Options
 from flatmin.dynamics.training import Training, report, sharpness_steps
 from flatmin.lab.settings import MOST_TOGETHER, MOST_WEIGHTS, MOST_WORK, Setting
 from flatmin.lab.tables import Tables
+from flatmin.network.architecture import Family
 from flatmin.study.inputs import architecture_of, data_of
 from flatmin.theory.minimisers import product_rank
 from flatmin.theory.prediction import Prediction, predict
@@ -200,7 +201,7 @@ def piece_steps(ground: Ground) -> int:
     setting = ground.setting
     lanes = max(4, setting.networks)
     often = min(recording(ground).sharpness_steps, setting.every)
-    compiled = ground.network.linear and ground.network.output is not None
+    compiled = ground.network.family is Family.ONE_OUTPUT
     measured = often / setting.every
     cost = ground.step_flops * lanes * (1.0 + 10.0 * measured)
     if not compiled:

@@ -124,33 +124,24 @@ def _rows(setting: Setting, axis: str, tables: Tables, problem: dict[str, Any] |
             f"got {own.network.parameters}"
         )
     if axis == "scale":
-        ground = own
         centre = scale or 0.1
-        values = _rounded(np.geomspace(centre / 16, centre * 4, SIDE))
-        start = initialise(
-            ground.network,
-            setting.initialisation.name,
-            values.tolist(),
-            setting.seed,
-            [("train",)] * SIDE,
-            ground.samples.regression(),
-        ).flat()
-        return [Row(float(v), ground, flat) for v, flat in zip(values, start, strict=True)]
+        values = _rounded(np.geomspace(centre / 16, centre * 4, SIDE)).tolist()
+        name, data = setting.initialisation.name, own.samples.regression()
+        addresses = [("train",)] * SIDE
+        start = initialise(own.network, name, values, setting.seed, addresses, data).flat()
+        return [Row(value, own, flat) for value, flat in zip(values, start, strict=True)]
     content = setting.plain()
     content.pop("changes", None)
     rows = []
-    if axis == "depth":
-        for depth in DEPTHS:
-            content["architecture"]["depth"] = depth
-            ground = ground_of(setting_of(content), tables)
-            if together(ground.network) < SIDE:
-                break
-            rows.append(Row(float(depth), ground, ground.start(1).flat()[0]))
-        return rows
-    assert problem is not None
-    for value in _rounded(np.geomspace(1.0, 1e4, SIDE // 2)):
-        content["problem"] = problem | {"condition_number": float(value)}
+    others = DEPTHS if problem is None else _rounded(np.geomspace(1.0, 1e4, SIDE // 2)).tolist()
+    for value in others:
+        if problem is None:
+            content["architecture"]["depth"] = value
+        else:
+            content["problem"] = problem | {"condition_number": value}
         ground = ground_of(setting_of(content), tables)
+        if together(ground.network) < SIDE:
+            break
         rows.append(Row(float(value), ground, ground.start(1).flat()[0]))
     return rows
 

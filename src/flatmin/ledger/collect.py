@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from flatmin.core.arrays import Float
 from flatmin.curvature import Sharpness, sharpness
 from flatmin.data.samples import Problem, Samples
 from flatmin.dynamics.endings import State
@@ -43,6 +42,10 @@ def evidence_of(
     found = sharpness(problem, final, tolerance=1e-10) if found is None else found
     task = Task.of(regression, architecture)
     layers, start = final.weights(), initial.weights()
+    recorded = outcome.recorded
+    trace = {} if recorded is None else dict(recorded.values)
+    if recorded is not None and "time" not in trace:  # of a descent
+        trace["step"] = np.repeat(recorded.step[:, None].astype(float), count, axis=1)
     runs = Evidence(
         regression=regression,
         initial=initial,
@@ -53,7 +56,7 @@ def evidence_of(
         excess=np.where(kept, outcome.excess_risk, np.nan),
         sharpness=np.atleast_1d(found.value),
         residual=np.atleast_1d(found.residual),
-        trace=_trace(outcome, count),
+        trace=trace,
         last={name: LAYER_MEASURES[name](layers, start, task) for name in LAST},
         method=method or GradientFlow(),
         error=outcome.extras.get("error"),
@@ -62,13 +65,3 @@ def evidence_of(
         names=names,
     )
     return runs if kept.all() else runs.some(kept)
-
-
-def _trace(outcome: Outcome, count: int) -> dict[str, Float]:
-    """The recorded quantities; of a descent, `step` as well."""
-    if outcome.recorded is None:
-        return {}
-    values = dict(outcome.recorded.values)
-    if "time" not in values:
-        values["step"] = np.repeat(outcome.recorded.step[:, None].astype(float), count, axis=1)
-    return values

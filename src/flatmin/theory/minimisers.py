@@ -97,19 +97,6 @@ def _several(
     regression: Regression, architecture: Architecture, generator: np.random.Generator | None
 ) -> list[Float]:
     """The chain of rank r for several outputs."""
-    u, s, v_transposed = _product(regression, architecture)
-    depth, first = architecture.depth, s[:, None] * v_transposed  # U'P*
-    if depth == 1:
-        return [u @ first]
-    t = minimal_sharpness(regression, depth).t
-    frames = [_frame(width, len(s), generator) for width in architecture.widths[:-1]]
-    share = nth_root(np.sqrt(t), depth - 1)
-    inner = [share * frames[k] @ frames[k - 1].T for k in range(1, depth - 1)]
-    return [frames[0] @ first / np.sqrt(t), *inner, share * u @ frames[-1].T]
-
-
-def _product(regression: Regression, architecture: Architecture) -> tuple[Float, Float, Float]:
-    """The singular value decomposition of P* that a network of this shape can reach."""
     architecture.check_fits(regression)
     u, s, v_transposed = _singular(regression)
     narrowest = min(architecture.widths)
@@ -118,7 +105,14 @@ def _product(regression: Regression, architecture: Architecture) -> tuple[Float,
             f"a minimiser needs widths of at least {len(s)}, the rank of P*, got {narrowest}; for "
             "narrower networks only a lower bound of the sharpness is known"
         )
-    return u, s, v_transposed
+    depth, first = architecture.depth, s[:, None] * v_transposed  # U'P*
+    if depth == 1:
+        return [u @ first]
+    t = minimal_sharpness(regression, depth).t
+    frames = [_frame(width, len(s), generator) for width in architecture.widths[:-1]]
+    share = nth_root(np.sqrt(t), depth - 1)
+    inner = [share * frames[k] @ frames[k - 1].T for k in range(1, depth - 1)]
+    return [frames[0] @ first / np.sqrt(t), *inner, share * u @ frames[-1].T]
 
 
 def _singular(regression: Regression) -> tuple[Float, Float, Float]:
