@@ -1,7 +1,5 @@
 """What arrays hold, by name."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

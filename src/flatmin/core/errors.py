@@ -5,8 +5,6 @@ it and exits with code 2; from Python it is an ordinary exception. Anything else
 a bug in flatmin and keeps its traceback.
 """
 
-from __future__ import annotations
-
 
 class FlatminError(ValueError):
     """Input that flatmin cannot work with."""
