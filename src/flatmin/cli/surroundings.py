@@ -10,6 +10,7 @@ from __future__ import annotations
 import codecs
 import os
 import sys
+from contextlib import suppress
 from errno import EBADF, EIO, ENOSPC
 
 from flatmin.core.memory import one_heap
