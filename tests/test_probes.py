@@ -13,7 +13,7 @@ from flatmin.probes.measure import along, ends, largest
 class Matrices:
     """A mean of symmetric matrices, one a batch."""
 
-    precision, matrix, how, data = 2.0**-52, "matrix", "plain products", "none"
+    precision, error, matrix, how, data = 2.0**-52, 0.0, "matrix", "plain products", "none"
 
     def __init__(self, parts, shares, jitter=0.0):
         self._parts, self.shares, self.size = parts, shares, len(parts[0])

@@ -176,6 +176,34 @@ def test_the_budget_is_kept(monkeypatch):
     assert np.median([one.products for one in monitor.checks]) <= 4
 
 
+def test_one_product_that_is_held_up_is_all_that_overdraws(monkeypatch):
+    """As on a loaded machine: one product in twenty takes fifty times as long as the others."""
+    model, x, y = small()
+    truth = float(torch.linalg.eigvalsh(dense(model, LOSS, [(x, y)]))[-1])
+    clock, drawn = Clock(monkeypatch), np.random.default_rng(0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    monitor = Monitor(model, LOSS, (x, y), optimizer, 0.05)
+    plain, longest, overdrawn = monitor._operator.part, 2.0, 0.0
+
+    def held_up(number, v):
+        nonlocal longest
+        seconds = 100.0 if drawn.random() < 0.05 else 2.0
+        clock.now, longest = clock.now + seconds, max(longest, seconds)
+        return plain(number, v)
+
+    monitor._operator.part = held_up
+    begun = clock.now
+    for _ in range(20_000):
+        clock.now += 1.0
+        monitor()
+        overdrawn = max(overdrawn, monitor.spent - 0.05 * (clock.now - 1.0 - begun))
+        assert overdrawn <= longest
+    assert overdrawn > 2.0  # it was held up
+    assert monitor.share <= 0.05 + longest / clock.now
+    assert len(monitor.checks) > 20
+    assert all(one.measured == pytest.approx(truth, rel=0.02) for one in monitor.checks)
+
+
 def test_what_was_seen_is_kept(tmp_path):
     model, x, y = small()
     optimizer = torch.optim.SGD(model.parameters(), lr=50.0)

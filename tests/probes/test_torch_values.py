@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import flatmin.torch as probes
+from flatmin.core.errors import SettingError
 from flatmin.probes.torch_model import TorchModel
 from flatmin.probes.torch_products import WAYS
 from probes.models import CASES, case, dense
@@ -152,8 +153,42 @@ def test_where_memory_is_short_gradients_are_enough(monkeypatch):
 
 def test_what_cannot_be_cut_is_not():
     model, x, y = wide(nn.BatchNorm2d(16))
-    found = probes.sharpness(model, LOSS, (x, y), budget=1)
-    assert found.data == "320 samples in 1 batch, whole: its chunks differ"
+    step = peak(lambda: LOSS(model(x), y).backward())
+    model.zero_grad()
+    records = []
+    found = peak(lambda: records.append(probes.sharpness(model, LOSS, (x, y), budget=1)))
+    assert records[0].data == "320 samples in 1 batch, whole: its chunks differ"
+    assert found <= 2.5 * step + records[0].memory  # its activations, and their tangents
+    way = "finite differences"
+    found = peak(lambda: records.append(probes.sharpness(model, LOSS, (x, y), budget=1, how=way)))
+    assert records[1].how == way
+    assert found <= 1.2 * step + records[1].memory
+
+
+def test_finite_differences_know_how_far_they_are_off():
+    """In single precision, with a direction in which the loss bends more than in random ones."""
+    torch.manual_seed(0)
+    layers = [nn.Linear(16, 64), nn.BatchNorm1d(64), nn.GELU()]
+    layers += [nn.Linear(64, 64), nn.BatchNorm1d(64), nn.GELU(), nn.Linear(64, 3)]
+    model = nn.Sequential(*layers)
+    x, y = torch.randn(512, 16), torch.randint(0, 3, (512,))
+    exact = probes.sharpness(model, LOSS, (x, y), tolerance=1e-4)
+    for seed in range(3):
+        found = probes.sharpness(model, LOSS, (x, y), seed=seed, how="finite differences")
+        assert found.low <= exact.high
+        assert found.high >= exact.low
+        assert found.high - found.low <= 0.05 * exact.value
+
+
+def test_a_way_can_be_chosen():
+    model, x, y = case("batch norm")
+    truth = float(torch.linalg.eigvalsh(dense(model, LOSS, [(x, y)]))[-1])
+    for way in WAYS:
+        found = probes.sharpness(model, LOSS, (x, y), how=way)
+        assert found.how == way
+        assert found.low <= truth <= found.high
+    with pytest.raises(SettingError, match="how must be one of forward over reverse, reverse over"):
+        probes.sharpness(model, LOSS, (x, y), how="backprop")
 
 
 def test_a_budget_that_ends_first_leaves_a_wide_interval():

@@ -75,13 +75,13 @@ class JaxModel:
         self._check(value)
         gradient = jax.grad(value)
         self._gradient: Product = jax.jit(gradient)
-        differences = Differences(self._eps)
+        self._differences = Differences(self._eps)
         self._ways: dict[str, Product] = {
             "forward over reverse": jax.jit(
                 lambda w, v, b: jax.jvp(lambda one: gradient(one, b), (w,), (v,))[1]
             ),
             "reverse over reverse": jax.jit(jax.grad(lambda w, v, b: jnp.vdot(gradient(w, b), v))),
-            "finite differences": lambda w, v, b: differences.product(
+            "finite differences": lambda w, v, b: self._differences.product(
                 lambda one: self._gradient(one, b), w, v
             ),
         }
@@ -120,6 +120,11 @@ class JaxModel:
     def precision(self) -> float:
         """Of a product."""
         return self._eps ** (2.0 / 3.0) if self.how == "finite differences" else self._eps
+
+    @property
+    def error(self) -> float:
+        """Of a product with a unit vector, by finite differences."""
+        return self._differences.error
 
     def block(self, name: str) -> JaxModel:
         """The diagonal block of one entry of a dictionary of parameters."""

@@ -44,6 +44,11 @@ class Operator(Protocol):
         """Of a product, relative to the matrix: the unit roundoff of its numbers."""
         ...
 
+    @property
+    def error(self) -> float:
+        """Of a product with a unit vector, as far as the product itself shows."""
+        ...
+
     def parts(self, v: Vector) -> Iterator[Vector]:
         """H_B v of each batch."""
         ...
@@ -95,9 +100,14 @@ class Lanczos:
         return len(self.basis) * int(self.basis[0].nbytes)
 
     @property
-    def noise(self) -> float:
+    def asymmetry(self) -> float:
         """How far the products are from those of one symmetric matrix, with a floor of rounding."""
         return max(self._noise, ROUNDING * self._operator.precision * self.size)
+
+    @property
+    def noise(self) -> float:
+        """How far the products are off, as far as can be seen."""
+        return max(self.asymmetry, self._operator.error)
 
     @property
     def size(self) -> float:
@@ -109,7 +119,7 @@ class Lanczos:
         """Whether the basis is invariant up to noise: nothing more can be learned from it."""
         if not self.alpha:
             return False
-        return self.products >= self._operator.size or self.beta[-1] <= 10.0 * self.noise
+        return self.products >= self._operator.size or self.beta[-1] <= 10.0 * self.asymmetry
 
     def extend(self) -> None:
         """One more product."""

@@ -60,10 +60,13 @@ def largest(
     seed: int = 0,
     quick: bool = False,
     news: float = 1.0,
+    deadline: float = math.inf,
 ) -> Probe:
     """The interval of the largest signed eigenvalue.
 
-    A start is mixed with a random vector of the length `news` (see `Lanczos`).
+    A start is mixed with a random vector of the length `news` (see `Lanczos`). No product begins
+    that would end after the `deadline` of `time.perf_counter` even if it were as fast as the
+    fastest before it; the first is not asked.
 
     `quick` ends already where the Ritz value has settled by its residual; the upper end is then as
     far away as what was shown leaves it.
@@ -73,17 +76,24 @@ def largest(
     begun = time.perf_counter()
     krylov = Krylov(model, seed, None if start is None else [_unit(model, start)], news)
     low, value, high = -math.inf, math.nan, math.inf
-    while krylov.products < limit and not krylov.exhausted:
+    settled, now, fastest = False, begun, 0.0
+    while krylov.products < limit and not krylov.exhausted and now + fastest <= deadline:
         krylov.extend()
         low, value, high = krylov.largest(confidence)
-        if high - low <= tolerance * abs(value) or (quick and _settled(krylov, tolerance)):
+        narrow = high - low <= tolerance * abs(value)
+        limited = high - low <= 6.0 * krylov.noise  # more products would hardly narrow it
+        settled = narrow or limited or krylov.exhausted or _settled(krylov, tolerance)
+        if narrow or limited or (quick and settled):
             break
+        before, now = now, time.perf_counter()
+        fastest = min(fastest or math.inf, now - before)
     coordinates = krylov.ritz()[1][:, -1]
     error = standard_error(model.shares, krylov.batch_values(coordinates))
     return Probe(
         low=low,
         value=value,
         high=high,
+        settled=settled,
         confidence=confidence,
         tolerance=tolerance,
         data_error=error,
@@ -172,16 +182,23 @@ class Krylov(Lanczos):
     def extend(self) -> None:
         """One more product."""
         super().extend()
-        if self.noise <= NOISE * self.size:
+        if self.asymmetry <= NOISE * self.size:
             return
         if self._model.another_way():
             super().__init__(self._model, *self._again)
             self.extend()
-        elif self.noise > LARGEST_NOISE * self.size:
+        elif self.asymmetry > LARGEST_NOISE * self.size:
+            share = f"{self.asymmetry / self.size:.1g} of the matrix's size"
+            if self._model.how == "finite differences":
+                raise DataError(
+                    f"finite differences of gradients are off by {share}: single precision is too "
+                    "short for them, or kinks (ReLU) lie within their steps; take model.double() "
+                    "or another way"
+                )
             raise DataError(
-                "the products are not those of one symmetric matrix (they differ by "
-                f"{self.noise / self.size:.1g} of its size): does the model or the loss draw "
-                "random numbers of its own, or is its gradient not the derivative of its value?"
+                f"the products are not those of one symmetric matrix (they differ by {share}): "
+                "does the model or the loss draw random numbers of its own, or is its gradient not "
+                "the derivative of its value?"
             )
 
 

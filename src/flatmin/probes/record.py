@@ -33,6 +33,8 @@ class Probe(Shown):
 
     - low, value: a Rayleigh quotient, and the same less what products are known to be off by;
     - high: holds with the `confidence` over random starts (`theory/random_start.py`);
+    - settled: whether the value has, by its residual and the gap below it: it is then an eigenvalue
+      to the tolerance, the largest one or not;
     - data_error, other_samples: a standard error over batches, and an interval of 95 %: how far
       other samples would move the value; None with one batch;
     - products, seconds, memory: Hessian-vector products, time, and bytes of the vectors kept;
@@ -45,6 +47,7 @@ class Probe(Shown):
     low: float
     value: float
     high: float
+    settled: bool
     confidence: float
     tolerance: float
     data_error: float | None

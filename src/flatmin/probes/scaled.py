@@ -28,3 +28,8 @@ class Scaled:
         inner = self._root * v
         for part in self._model.parts(inner):
             yield self._root * (part + self._shift * inner)
+
+    @property
+    def error(self) -> float:
+        """Of a product with a unit vector."""
+        return float(self._model.error * (self._root**2).max())

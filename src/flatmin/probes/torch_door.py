@@ -11,6 +11,8 @@ that the model is in.
 - `matrix` is "Hessian" or "Gauss-Newton".
 - `chunk` is the number of samples that are differentiated at a time; without it as many as take
   the memory of a training step.
+- `how` is the way to products, if one alone will do: "finite differences" take the memory of a
+  training step whatever the model is, and leave the interval wider.
 - `stop` are `tolerance`, `confidence`, `budget` and `seed` of `sharpness`.
 """
 
@@ -48,12 +50,13 @@ def sharpness(
     seed: int = 0,
     matrix: str = "Hessian",
     chunk: int | None = None,
+    how: str | None = None,
 ) -> Probe:
     """The largest signed eigenvalue as an interval, in at most `budget` products.
 
     `start` is an earlier record, or its vector: it is mixed with a random one.
     """
-    operator = TorchModel(model, loss, batches, parameters, matrix, chunk)
+    operator = TorchModel(model, loss, batches, parameters, matrix, chunk, how)
     found = measure.largest(
         operator, tolerance=tolerance, confidence=confidence, budget=budget, start=start, seed=seed
     )
@@ -65,43 +68,47 @@ def sharpness(
 def spectrum(
     model: nn.Module, loss: Loss, batches: Any, k: int = 5, *,
     parameters: Names = None, matrix: str = "Hessian", chunk: int | None = None,
-    **stop: Unpack[Stop],
+    how: str | None = None, **stop: Unpack[Stop],
 ) -> Spectrum:  # fmt: skip
     """The top k and the bottom k eigenvalues with their residuals."""
-    return measure.ends(TorchModel(model, loss, batches, parameters, matrix, chunk), k, **stop)
+    return measure.ends(TorchModel(model, loss, batches, parameters, matrix, chunk, how), k, **stop)
 
 
 def density(
     model: nn.Module, loss: Loss, batches: Any, *,
     parameters: Names = None, matrix: str = "Hessian", chunk: int | None = None,
-    vectors: int = 8, steps: int = 50, seed: int = 0,
+    how: str | None = None, vectors: int = 8, steps: int = 50, seed: int = 0,
 ) -> Density:  # fmt: skip
     """The density of eigenvalues, with its error; it has a `plot`."""
-    operator = TorchModel(model, loss, batches, parameters, matrix, chunk)
+    operator = TorchModel(model, loss, batches, parameters, matrix, chunk, how)
     return densities.density(operator, vectors=vectors, steps=steps, seed=seed)
 
 
 def trace(
     model: nn.Module, loss: Loss, batches: Any, *,
     parameters: Names = None, matrix: str = "Hessian", chunk: int | None = None,
-    vectors: int = 30, seed: int = 0,
+    how: str | None = None, vectors: int = 30, seed: int = 0,
 ) -> Trace:  # fmt: skip
     """The trace with its standard error, a product a random vector."""
-    operator = TorchModel(model, loss, batches, parameters, matrix, chunk)
+    operator = TorchModel(model, loss, batches, parameters, matrix, chunk, how)
     return densities.trace(operator, vectors=vectors, seed=seed)
 
 
 def along(
     model: nn.Module, loss: Loss, batches: Any, direction: Any = "gradient", *,
     parameters: Names = None, matrix: str = "Hessian", chunk: int | None = None,
+    how: str | None = None,
 ) -> Along:  # fmt: skip
     """Slope and curvature along a direction: flat, a tensor a parameter, or "gradient"."""
-    return measure.along(TorchModel(model, loss, batches, parameters, matrix, chunk), direction)
+    return measure.along(
+        TorchModel(model, loss, batches, parameters, matrix, chunk, how), direction
+    )
 
 
 def per_layer(
     model: nn.Module, loss: Loss, batches: Any, *,
-    matrix: str = "Hessian", chunk: int | None = None, **stop: Unpack[Stop],
+    matrix: str = "Hessian", chunk: int | None = None, how: str | None = None,
+    **stop: Unpack[Stop],
 ) -> dict[str, Probe]:  # fmt: skip
     """The largest eigenvalue of each diagonal block, by the name of the module that owns it."""
     known = {name for name, one in model.named_parameters() if one.requires_grad}
@@ -111,8 +118,10 @@ def per_layer(
     for name in dict(model.named_parameters()):  # what modules share belongs to the first
         if name in known:
             owned.setdefault(name.rpartition(".")[0], []).append(name)
-    kept = TorchModel(model, loss, batches, None, matrix, chunk).batches
+    kept = TorchModel(model, loss, batches, None, matrix, chunk, how).batches
     return {
-        owner: measure.largest(TorchModel(model, loss, iter(kept), names, matrix, chunk), **stop)
+        owner: measure.largest(
+            TorchModel(model, loss, iter(kept), names, matrix, chunk, how), **stop
+        )
         for owner, names in owned.items()
     }

@@ -3,6 +3,11 @@
 Most checks are quick: from the last eigenvector with a little of a new random vector, until the
 value has settled. Every few checks a full one begins from the last eigenvector and as much of a
 random vector, and goes on until its interval is narrow: a new largest eigenvalue is noticed.
+
+The share is kept whatever else the machine does. A check begins when what is left pays for as many
+products as the last one took, at their recent pace; no product begins that what is left does not
+pay for; and a check that ends so before its value has settled says nothing, and is tried again when
+twice as much is left. One product that is held up is all that can overdraw, and is saved up again.
 """
 
 from __future__ import annotations
@@ -36,6 +41,7 @@ class Monitor(Watch):
       check waits until it can be afforded. None: a check at every call;
     - batches: what the loss is measured on. Several batches mean that each step sees one of them:
       plain SGD is then gauged by batch sharpness (`small_batches` says otherwise);
+    - chunk, how: as for `flatmin.torch.sharpness`;
     - writer: anything with TensorBoard's `add_scalar`; line: whether to print a line a check;
       live: whether to draw in a notebook, within the budget.
     """
@@ -52,6 +58,7 @@ class Monitor(Watch):
         confidence: float = 0.999,
         small_batches: bool | None = None,
         chunk: int | None = None,
+        how: str | None = None,
         most_products: int = 100,
         writer: Any = None,
         line: bool = False,
@@ -68,7 +75,7 @@ class Monitor(Watch):
         names = [name for name, one in model.named_parameters() if id(one) in own]
         if not names:
             raise SettingError("optimizer: none of its parameters is one of the model's")
-        self._operator = TorchModel(model, loss, batches, names, chunk=chunk)
+        self._operator = TorchModel(model, loss, batches, names, chunk=chunk, how=how)
         self._parameters: list[Tensor] = [dict(model.named_parameters())[name] for name in names]
         self._optimizer = optimizer
         gauge_of(optimizer, self._parameters)  # says at once if there is none
@@ -77,11 +84,11 @@ class Monitor(Watch):
         self._vector: Tensor | None = None
         # The direction of the parameters that is the first to become unstable, flat.
         self.top: Tensor | None = None
-        self._steps = 0
+        self._steps = self._looks = 0
         self._begun = time.perf_counter()
         self.spent = 0.0
         self._pace = 0.0  # seconds a product
-        # Products of the last full and the last quick check; twice, of a full one cut short.
+        # Products of the last full and the last quick check; twice, of one cut short.
         self._wanted = {True: 4, False: 2}
         self._allowed = self._most
         for _ in range(2):  # the first product loads what it needs, the second is timed
@@ -101,28 +108,37 @@ class Monitor(Watch):
         if self._steps == 0:
             self._begun = begun
         self._steps += 1
-        full, check = self._full, None
-        if self._budget is not None:
-            left = self._budget * (begun - self._begun) - self.spent
-            self._allowed = min(self._most, int(left / (CARE * self._pace or 1e-9)))
-        if self._budget is None or self._allowed >= self._wanted[full]:
-            check = self.check()
+        full, found, settled = self._full, None, False
+        left = self._left(begun)
+        self._allowed = int(min(self._most, left / (CARE * self._pace or 1e-9)))
+        if self._allowed >= self._wanted[full]:
+            found, settled = self._look(begun + left)
+        if found is not None and settled:
+            self._keep(found)
         cost = time.perf_counter() - begun
         self.spent += cost
-        if check is not None:
-            cut = full and check.high - check.low > self._tolerance * abs(check.measured)
-            self._wanted[full] = (1 + cut) * check.products
-            self._pace = max(cost / check.products, 0.9 * self._pace)  # a slow one is remembered
-            self._draw()
-        return check
+        if found is None:
+            return None
+        narrow = found.high - found.low <= self._tolerance * abs(found.measured)
+        cut = not settled or (found.full and not narrow)
+        wanted = max(self._wanted[full], 2 * found.products) if cut else found.products
+        self._wanted[full] = min(self._most, wanted)
+        self._pace += 0.5 * (cost / found.products - self._pace)
+        if not settled:
+            return None
+        self._draw()
+        return found
+
+    def _left(self, now: float) -> float:
+        """Seconds that may be spent by now."""
+        if self._budget is None:
+            return math.inf
+        return self._budget * (now - self._begun) - self.spent
 
     def _draw(self) -> None:
         """The live picture, if one as costly as the last can be afforded."""
         begun = time.perf_counter()
-        left = math.inf
-        if self._budget is not None:
-            left = self._budget * (begun - self._begun) - self.spent
-        if self._picture is not None and left >= self._picture.seconds:
+        if self._picture is not None and self._left(begun) >= self._picture.seconds:
             self._picture.draw(self)
             self.spent += time.perf_counter() - begun
 
@@ -134,19 +150,31 @@ class Monitor(Watch):
     def check(self, step: int | None = None) -> Check | None:
         """A check now, whatever the budget; None while the optimiser has no state."""
         self._steps = self._steps if step is None else step
+        self._allowed = self._most
+        found, _ = self._look(math.inf)
+        if found is not None:
+            self._keep(found)
+        return found
+
+    def _look(self, deadline: float) -> tuple[Check | None, bool]:
+        """What the gauge reads, and whether that had settled before the deadline."""
         gauge = gauge_of(self._optimizer, self._parameters)
         if gauge is None:
-            return None
-        found = self._batches(gauge) if self._small and gauge.plain else self._eigenvalue(gauge)
+            return None, False
+        if self._small and gauge.plain:
+            return self._batches(gauge), True
+        return self._eigenvalue(gauge, deadline)
+
+    def _keep(self, found: Check) -> None:
         self.checks.append(found)
         if self._writer is not None:
             tell(found, self._writer)
         if self._line:
             print(f"\r{found}\x1b[K", end="", file=sys.stderr, flush=True)
-        return found
 
-    def _eigenvalue(self, gauge: Gauge) -> Check:
+    def _eigenvalue(self, gauge: Gauge, deadline: float) -> tuple[Check, bool]:
         full = self._full
+        self._looks += 1
         matrix = Scaled(self._operator, gauge.root, gauge.shift)
         found = largest(
             matrix,
@@ -154,14 +182,17 @@ class Monitor(Watch):
             confidence=self._confidence,
             budget=self._allowed,
             start=self._vector,
-            seed=len(self.checks),
+            seed=self._looks,  # never one that the start depends on
             quick=not full,
             news=1.0 if full else NEWS,
+            deadline=deadline,
         )
-        self._vector, self.top = found.vector, gauge.root * found.vector
+        settled = found.settled or deadline == math.inf or found.products >= self._most
+        if settled or self._vector is None:
+            self._vector, self.top = found.vector, gauge.root * found.vector
         # Where one rate holds for all, the sharpness itself is shown.
         one = float(gauge.root[0]) ** 2 if bool((gauge.root == gauge.root[0]).all()) else 1.0
-        return Check(
+        check = Check(
             step=self._steps,
             seconds=time.perf_counter() - self._begun,
             gauge=gauge.name,
@@ -173,6 +204,7 @@ class Monitor(Watch):
             products=found.products,
             full=full,
         )
+        return check, settled
 
     def _batches(self, gauge: Gauge) -> Check:
         """Batch sharpness, with two standard errors on either side."""
@@ -194,5 +226,5 @@ class Monitor(Watch):
             edge=gauge.reach / gauge.rate,
             rate=gauge.rate,
             products=1,
-            full=True,
+            full=False,
         )

@@ -27,9 +27,18 @@ Product = Callable[[TorchCall, Values, Values, Any, int], Values]
 
 
 def forward_over_reverse(call: TorchCall, at: Values, v: Values, batch: Any, number: int) -> Values:
-    """jvp of grad."""
+    """jvp of grad.
+
+    The graph of the gradient is let go as it is used; that of `torch.func.grad` is kept whole, for
+    derivatives that nobody takes: twice the memory of a step instead of nearly four times.
+    """
+
+    def slope(one: Values) -> Any:
+        value, back = vjp(lambda w: call.value(w, batch, number), one)
+        return back(torch.ones_like(value), retain_graph=False, create_graph=False)[0]
+
     with plain_attention():
-        found: Values = jvp(grad(lambda one: call.value(one, batch, number)), (at,), (v,))[1]
+        found: Values = jvp(slope, (at,), (v,))[1]
     return found
 
 
@@ -86,7 +95,7 @@ def gauss_newton(
         else:
             along = vjp(lambda u: back(u)[0], torch.zeros_like(out))[1](v)[0]
     bent = jvp(grad(lambda o: call.loss(o, batch[1])), (out.detach(),), (along.detach(),))[1]
-    result: Values = back(bent.detach())[0]
+    result: Values = back(bent.detach(), retain_graph=False, create_graph=False)[0]
     return result
 
 
