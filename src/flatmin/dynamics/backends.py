@@ -116,8 +116,13 @@ class Backend:
     def expect(self, steps: float) -> None:
         """Prepare for about so many steps of networks in all; no bit depends on it."""
 
-    def advance(self, packed: Packed, block: int, begin: int, steps: int) -> None:
-        """Take `steps` steps with one block, after `begin` steps so far."""
+    def advance(
+        self, packed: Packed, block: int, begin: int, steps: int, goes_on: bool = False
+    ) -> None:
+        """Take `steps` steps with one block, after `begin` steps so far.
+
+        A block that goes on, with all its lanes, need not be measured at the end.
+        """
         raise NotImplementedError
 
     def trace(
@@ -189,8 +194,9 @@ class SamplesBackend(Backend):
         return np.asarray(np.sum(error**2, axis=(1, 2)))
 
     def advance(
-        self, packed: Packed, block: int, begin: int, steps: int, rows: Float | None = None
-    ) -> None:
+        self, packed: Packed, block: int, begin: int, steps: int, goes_on: bool = False,
+        rows: Float | None = None,
+    ) -> None:  # fmt: skip
         """Steps by the compiled kernel; `rows` are entries of as many steps each."""
         from flatmin.lanes.samples_descent import descend_samples
 
@@ -222,7 +228,7 @@ class SamplesBackend(Backend):
         known = not (sharp or (self._architecture.linear and "distance" in recording.quantities))
         if known and every > 0:
             out = _blank(entries, False, packed.weights.shape[2], self.kind)
-            self.advance(packed, block, begin, every * entries, out)
+            self.advance(packed, block, begin, every * entries, rows=out)
             return out
         out = _blank(entries, sharp, packed.weights.shape[2])
         one_by_one, extremes = min(recording.sharpness_steps, every), packed.extremes[block]
@@ -326,8 +332,8 @@ class LinearBackend(Backend):
         return 0.0, float(move**2)
 
     def advance(
-        self, packed: Packed, block: int, begin: int, steps: int, rows: Float | None = None,
-        every: int = 0, spectrum: Spectrum | None = None,
+        self, packed: Packed, block: int, begin: int, steps: int, goes_on: bool = False,
+        rows: Float | None = None, every: int = 0, spectrum: Spectrum | None = None,
     ) -> None:  # fmt: skip
         """Steps by the compiled kernel; `rows` are entries of `every` steps each."""
         from flatmin.lanes.linear_descent import descend
@@ -342,7 +348,8 @@ class LinearBackend(Backend):
             spectrum = self._spectrum(packed, 0, 0, 0.0)
         descend(
             (self.kind.type(0),) * lanes, packed.weights, self._network, packed.runs, self._stop,
-            self._rule, self._form, begin, steps, every, rows[None], spectrum, block, block + 1,
+            self._rule, self._form, begin, steps, goes_on, every, rows[None], spectrum, block,
+            block + 1,
         )  # fmt: skip
 
     def _spectrum(self, packed: Packed, number: int, window: int, tolerance: float) -> Spectrum:
@@ -359,7 +366,7 @@ class LinearBackend(Backend):
         if sharp:
             window, tolerance = recording.sharpness_steps, recording.sharpness_tolerance
             spectrum = self._spectrum(packed, number, window, tolerance)
-        self.advance(packed, block, begin, every * entries, rows, every, spectrum)
+        self.advance(packed, block, begin, every * entries, False, rows, every, spectrum)
         return rows
 
 

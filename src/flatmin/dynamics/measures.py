@@ -117,10 +117,10 @@ def theta(layers: Layers, initial: Layers) -> Float:
 
 def error_of_map(layers: Layers, task: Task) -> Float:
     """P - P* as `[network, output, d]`, with P = p'W_L...W_1 for one output."""
-    product = layers[0]
-    for w in layers[1:]:
-        product = w @ product
-    return np.asarray(task.output @ product - np.atleast_2d(task.regression.w_star.T))
+    product = task.output @ layers[-1]
+    for w in layers[-2::-1]:
+        product = product @ w
+    return np.asarray(product - np.atleast_2d(task.regression.w_star.T))
 
 
 def excess_risk(error: Float, task: Task) -> Float:

@@ -141,7 +141,9 @@ class Rounds:
                 while done[block] < until and not cancelled.is_set():
                     before = packed.left[block].sum()
                     steps = min(most, until - done[block])
-                    done[block] += self._advance(packed, block, self._taken + done[block], steps)
+                    goes_on = done[block] + steps < length
+                    begin = self._taken + done[block]
+                    done[block] += self._advance(packed, block, begin, steps, goes_on)
                     if progress is not None:
                         with lock:
                             progress(int(before - packed.left[block].sum()))
@@ -162,11 +164,11 @@ class Rounds:
             cost *= 1 + 10 * often / self._recording.every  # a sharpness costs about ten steps
         return max(1, int(_SLICE_FLOPS / cost))
 
-    def _advance(self, packed: Packed, block: int, begin: int, most: int) -> int:
+    def _advance(self, packed: Packed, block: int, begin: int, most: int, goes_on: bool) -> int:
         """At most so many steps of one block, with the entries among them; how many it took."""
         recording = self._recording
         if recording is None:
-            self._backend.advance(packed, block, begin, most)
+            self._backend.advance(packed, block, begin, most, goes_on)
             return most
         every = recording.every
         missing = every - begin % every

@@ -183,8 +183,8 @@ def _measured(lanes, weights, network, spectrum, block, turn, memory):
 
 @helper
 def _descend_block(
-    lanes, weights, network, runs, stop, momentum, form, begin, steps, every, rows, spectrum, block,
-    memory, room,
+    lanes, weights, network, runs, stop, momentum, form, begin, steps, goes_on, every, rows,
+    spectrum, block, memory, room,
 ):  # fmt: skip
     """`descend` of one block: its flat weights, and velocities after them, its runs and rows.
 
@@ -200,6 +200,9 @@ def _descend_block(
     step, entry, due, before = 0, 0, every, todo
     low = high = value = residual = spent = splat(lanes, np.nan)
     while True:
+        if step == steps and goes_on and all_lanes((eta > 0.0) & (todo > 0.5)):
+            vectors(lanes, runs.rate)[0], vectors(lanes, runs.left)[0] = eta, todo
+            return
         # the last pass has rate 0: it only measures the excess risk and the gradient
         measure = step == steps or (step % stop.check == 0 and all_lanes(eta == 0.0))
         # In a lane that overflows e' Sigma e can come out as -inf.
@@ -268,8 +271,8 @@ def _spectral_scratch(lanes, network, spectrum, weights):
 
 @compiled
 def descend(
-    lanes, weights, network, runs, stop, momentum, form, begin, steps, every, rows, spectrum,
-    first, last,
+    lanes, weights, network, runs, stop, momentum, form, begin, steps, goes_on, every, rows,
+    spectrum, first, last,
 ):  # fmt: skip
     """Descend blocks first..last-1 by at most `steps` steps each.
 
@@ -281,6 +284,7 @@ def descend(
                given is not compiled
     form       None, or a `Held` or `Wide` of `layout`
     begin      steps taken before this call
+    goes_on    without a trace: blocks all of whose lanes still go are not measured at the end
     every      after so many steps, and again, an entry is made and runs.extremes begin anew, while
     rows       [block - first, entry, column, n] has room for it: see `entries`. Lanes that did not
                take all its steps are NaN in it. With `every` 0 there is one, of the first weights
@@ -291,5 +295,5 @@ def descend(
     for block in range(first, last):
         _descend_block(
             lanes, weights[block].reshape(-1), network, block_of(runs, block), stop, momentum,
-            form, begin, steps, every, rows[block - first], spectrum, block, memory, room,
+            form, begin, steps, goes_on, every, rows[block - first], spectrum, block, memory, room,
         )  # fmt: skip

@@ -20,7 +20,9 @@ _WIDE_BLOCK_BYTES = 4 << 20
 
 
 def lane_count(parameters: int, networks: int) -> int:
-    """Lanes of a block for networks of so many parameters."""
+    """Lanes of a block for networks of so many parameters; one that is large and alone has one."""
+    if networks == 1 and parameters * _NARROW_LANES * 8 > _WIDE_BLOCK_BYTES:
+        return 1
     fits = parameters * _WIDE_LANES * 8 <= _WIDE_BLOCK_BYTES
     return _WIDE_LANES if networks > _WIDE_LANES and fits else _NARROW_LANES
 
