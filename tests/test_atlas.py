@@ -150,11 +150,14 @@ def test_kinds_are_told_apart() -> None:
     growth = np.array([-1.0, -1.0, -1.0, 0.0, 500.0, 0.0, np.nan])
     still = np.zeros_like(outputs)
     with np.errstate(all="ignore"):
-        found = module._judged(np.ones(7), 3, outputs, still, still, still + 1.0, growth, 1.0)
+        gain = 2.0 * WHITE.excess_at_zero * (outputs - 1.0)
+        stretch = np.exp(np.broadcast_to(growth / 1000, outputs.shape))
+        seen = np.stack([gain, still, still, still + 1.0, stretch])
+        found = module._judged(WHITE, Architecture.mlp(WHITE.d, 3), np.ones(7), seen)
     wanted = [SETTLED, "period 2", "period 7", "quasi-periodic", CHAOTIC, STALLED, DIVERGED]
     assert found.kind.tolist() == wanted
     assert found.period.tolist() == [1, 2, 7, 0, 0, 0, 0]
-    assert found.exponent[4] == 0.5
+    assert found.exponent[4] == pytest.approx(0.5, rel=1e-12)
 
 
 def test_thresholds_are_those_of_the_scalar_map() -> None:

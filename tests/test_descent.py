@@ -16,7 +16,7 @@ from flatmin.data.samples import Samples
 from flatmin.dynamics.descent import descend
 from flatmin.dynamics.endings import State
 from flatmin.dynamics.measures import drift, invariants
-from flatmin.dynamics.recording import MEASURES, Recording
+from flatmin.dynamics.recording import Recording, recordable
 from flatmin.network.activations import ACTIVATIONS
 from flatmin.network.architecture import Architecture
 from flatmin.network.ensemble import Ensemble
@@ -149,7 +149,7 @@ def test_recording_does_not_change_the_trajectory(architecture):
     samples, ensemble = setting(architecture, 13, 0.2 if architecture.inputs == 20 else 0.6)
     bare = descend(samples, ensemble, 0.05, 700)
     for every in (1, 7, 16, 100):
-        traced = descend(samples, ensemble, 0.05, 700, recording=Recording(every, MEASURES))
+        traced = descend(samples, ensemble, 0.05, 700, recording=Recording(every, recordable()))
         assert np.array_equal(traced.ensemble.flat(), bare.ensemble.flat())
         assert np.array_equal(traced.state, bare.state)
         assert np.array_equal(traced.steps, bare.steps)
@@ -159,7 +159,7 @@ def test_the_trace_is_what_the_weights_say():
     architecture = Architecture.mlp(5, 4)
     samples, ensemble = setting(architecture, 10, 0.5)
     data = samples.regression()
-    trace = descend(data, ensemble, 0.04, 60, recording=Recording(20, MEASURES)).recorded
+    trace = descend(data, ensemble, 0.04, 60, recording=Recording(20, recordable())).recorded
     assert trace.step.tolist() == [0, 20, 40, 60]
     for record, step in enumerate(trace.step):
         at = ensemble if step == 0 else descend(data, ensemble, 0.04, int(step)).ensemble
@@ -182,7 +182,9 @@ def test_the_trace_is_what_the_weights_say():
         w = np.stack([np.linalg.multi_dot([m.T for m in net]).ravel() for net in at])
         distance = np.sum((w - data.w_star) ** 2, axis=1)
         np.testing.assert_allclose(trace.values["distance"][record], distance)
-    frame = descend(data, ensemble, 0.04, 60, recording=Recording(20, MEASURES)).recorded.frame(3)
+    frame = descend(data, ensemble, 0.04, 60, recording=Recording(20, recordable())).recorded.frame(
+        3
+    )
     assert list(frame["step"]) == [0, 20, 40, 60]
 
 

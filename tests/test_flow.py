@@ -14,7 +14,7 @@ from flatmin.data.sets import paper_samples
 from flatmin.dynamics.descent import descend
 from flatmin.dynamics.endings import State
 from flatmin.dynamics.flow import flow
-from flatmin.dynamics.recording import MEASURES, Recording
+from flatmin.dynamics.recording import Recording, recordable
 from flatmin.network.architecture import Architecture
 from flatmin.network.ensemble import Ensemble
 from flatmin.network.initialisation import initialise
@@ -87,7 +87,7 @@ def test_the_trace_of_a_flow():
     data = gaussian_samples(seed=1).regression()
     ensemble = start(architecture, 7, 0.4)
     bare = flow(data, ensemble)
-    traced = flow(data, ensemble, recording=Recording(5, MEASURES))
+    traced = flow(data, ensemble, recording=Recording(5, recordable()))
     assert np.array_equal(bare.ensemble.flat(), traced.ensemble.flat())
     values = traced.recorded.values
     for i in range(7):

@@ -18,7 +18,7 @@ from flatmin.data.samples import Samples, read_samples
 from flatmin.dynamics.endings import State
 from flatmin.dynamics.flow import flow
 from flatmin.dynamics.outcome import Outcome
-from flatmin.dynamics.recording import MEASURES, Recording
+from flatmin.dynamics.recording import Recording, recordable
 from flatmin.network.architecture import Architecture
 from flatmin.network.ensemble import Ensemble
 from flatmin.network.initialisation import initialise
@@ -207,7 +207,7 @@ def test_the_trace_of_a_flow():
     data, ensemble = samples.regression(), start(architecture, 3)
     bare = flow(data, ensemble)
     assert bare.settled.all()
-    traced = flow(data, ensemble, recording=Recording(20, MEASURES))
+    traced = flow(data, ensemble, recording=Recording(20, recordable()))
     assert_same(traced, bare, [0, 1, 2])
     values = traced.recorded.values
     assert values["time"].shape == (len(traced.recorded.step), 3)
@@ -231,7 +231,7 @@ def test_the_trace_of_a_flow():
 
 def test_recorded_gradients_lie_between_floor_and_ceiling():
     data = samples_for(SQUARE).regression()
-    traced = flow(data, start(SQUARE, 3), end=5.0, recording=Recording(5, MEASURES))
+    traced = flow(data, start(SQUARE, 3), end=5.0, recording=Recording(5, recordable()))
     values = traced.recorded.values
     layers, floor, ceiling = (
         values[name] for name in ("layer_gradient", "gradient_floor", "gradient_ceiling")
