@@ -56,7 +56,8 @@ def probes() -> Result:
     except ImportError as error:
         raise SettingError(
             f"the benchmark of probes compares with {error.name}, which is not installed: install "
-            "PyTorch, then pyhessian, hessian-eigenthings and curvlinops-for-pytorch"
+            "PyTorch, then hessian-eigenthings and curvlinops-for-pytorch, then pyhessian with "
+            "--no-deps (it would pull another PyTorch)"
         ) from None
     found = list(_measure())
     tools = list(dict.fromkeys(one.tool for one in found))
