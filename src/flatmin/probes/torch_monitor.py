@@ -88,8 +88,9 @@ class Monitor(Watch):
         self._begun = time.perf_counter()
         self.spent = 0.0
         self._pace = 0.0  # seconds a product
-        # Products of the last full and the last quick check; twice, of one cut short.
-        self._wanted = {True: 4, False: 2}
+        # Products of the last full and the last quick check; twice, of one cut short. At first
+        # what is usual: with fewer a full check would be cut short, and begun again.
+        self._wanted = {True: min(12, self._most), False: min(2, self._most)}
         self._allowed = self._most
         for _ in range(2):  # the first product loads what it needs, the second is timed
             begun = time.perf_counter()
