@@ -402,3 +402,15 @@ def test_no_thread_of_the_parser_holds_anything_when_a_table_has_been_read(tmp_p
     assert streams
     assert all(stream.closed for stream in streams)
     assert not [one for one in gc.get_objects() if type(one) is _Lent]
+
+
+def test_letters_of_several_bytes_may_lie_across_blocks(tmp_path):
+    path, count = tmp_path / "t.csv", 30_000
+    rows = (f"{'é日😀' * (i % 7)},{i},{i % 3}" for i in range(count))
+    path.write_text("t,a,y\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    assert path.stat().st_size > 2 << 18  # blocks
+    table = open_table(path, Reading(("y",), features=("a",)))
+    found = np.concatenate(list(table.rows()))
+    assert sorted(found.sum(axis=0)) == sorted(
+        [sum(range(count)), sum(i % 3 for i in range(count))]
+    )

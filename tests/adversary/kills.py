@@ -1,7 +1,7 @@
 """kill -9 at random instants: nothing lost, nothing half-written, continuing gives the same.
 
 A case is one command in a fork of a process that has everything imported and compiled, killed
-somewhere between its start and its end, two to five times. What is then on disk must be whole:
+somewhere between its start and its end, two to four times. What is then on disk must be whole:
 every file that is not hidden is one of those that an undisturbed run writes, and what was finished
 before is still there. Then the same command runs to its end, and all files are those of the
 undisturbed run.
@@ -28,7 +28,7 @@ from adversary.folders import SPEC, STUDY, TRAIN
 from adversary.watchdog import Score, _main, _silently
 
 LIMIT_SECONDS = 300.0
-KILLS = 2, 5  # of a case; some come after its end
+KILLS = 2, 4  # of a case
 REPRODUCE = ("reproduce", "1c", "4c", "--preset", "quick", "--out", "paper", "--json")
 OLDER = ("train", "--depth", "3", "--steps", "30", "--learning-rate", "0.02", "--out", "train")
 
@@ -164,20 +164,25 @@ def attack(number: int, seed: int, score: Score, only: str | None = None) -> str
         folder = Path(place)
         if name == "lab":
             return _lab(folder, rng, score)
-        (folder / "spec.toml").write_text(SPEC)
-        for path, content in whole.before.items():
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / path).write_bytes(content)
         there: dict[str, bytes] = {}
-        for _ in range(rng.randint(*KILLS)):
+        wanted, killed = rng.randint(*KILLS), 0
+        _begin(folder, whole)
+        for _ in range(4 * wanted):
             pid = _start(folder, subject.args)
-            time.sleep(rng.uniform(0, 1.2 * whole.seconds))
-            score.count["kills"] += _kill(pid) == -signal.SIGKILL
+            time.sleep(rng.uniform(0, whole.seconds))
+            in_time = _kill(pid) == -signal.SIGKILL
+            score.count["kills"] += in_time
+            killed += in_time
             found = files(folder)
             if wrong := _half(found, there, whole, subject):
                 return f"{name}: {wrong} after a kill"
             score.count["in the middle"] += whole.before.keys() < found.keys() < whole.files.keys()
             there = {n: c for n, c in found.items() if "/shard-" in n}
+            if killed == wanted:
+                break
+            if not in_time:  # it had ended: from the beginning again
+                there = {}
+                _begin(folder, whole)
         if _wait(_start(folder, subject.args)):
             return (
                 f"{name}: the next call does not end well: {(folder / '.err').read_text()[-300:]}"
@@ -189,6 +194,15 @@ def attack(number: int, seed: int, score: Score, only: str | None = None) -> str
         if "study" in name and list(folder.rglob(".*.part.*")):
             return f"{name}: leftovers stay"
     return None
+
+
+def _begin(folder: Path, whole: Undisturbed) -> None:
+    """The folder as it is before the command."""
+    for path in folder.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    for name, content in {"spec.toml": SPEC.encode(), **whole.before}.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
 
 
 def _half(

@@ -22,15 +22,15 @@ class Row(NamedTuple):
 # In thousands of the 20,000 cases.
 PLAN = {
     "kills": Row(0.4, 50),
-    "surroundings": Row(0.1, 25),
+    "surroundings": Row(0.06, 15),
     "readers": Row(0.1, 50),
-    "disks": Row(0.3, 75),
-    "folders": Row(2.2, 200),
-    "options": Row(3.2, 200),
+    "disks": Row(0.2, 50),
+    "folders": Row(2.0, 200),
+    "options": Row(2.2, 200),
     "specs": Row(3.0, 200),
-    "texts": Row(1.8, 300),
-    "tables": Row(4.0, 400),
-    "weights": Row(4.9, 500),
+    "texts": Row(2.0, 300),
+    "tables": Row(4.2, 400),
+    "weights": Row(5.84, 500),
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import weakref
-from codecs import getincrementaldecoder
+from codecs import utf_8_decode
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -123,16 +123,22 @@ class _Lent:
 
     def __init__(self, stream: BinaryIO, lend: Callable[[Any], None]) -> None:
         self.closed, self._stream, self._lend = False, stream, lend
-        self._decoder = getincrementaldecoder("utf-8")()
+        self.is_text, self._cut = True, b""
         lend(self)
 
     def read(self, size: int) -> memoryview:
-        """The next block; pyarrow would print what `unfit` cannot be told because it is no text."""
-        content = self._stream.read(size)
-        try:
-            self._decoder.decode(content, final=not content)
-        except UnicodeDecodeError as error:
-            raise OSError(str(error)) from None
+        """The next block of whole letters, up to where the file is no text: of a row there `unfit`
+        cannot be told, and pyarrow would print that. (An error raised here would keep this object.)
+        """
+        content, more = b"", b"?"
+        while more and not content:
+            more = self._stream.read(size)
+            content = self._cut + more
+            try:
+                whole = utf_8_decode(content, "strict", not more)[1]
+            except UnicodeDecodeError:
+                self.is_text, content, more, whole = False, b"", b"", 0
+            content, self._cut = content[:whole], content[whole:]
         block = memoryview(content)
         self._lend(block)
         return block
@@ -196,6 +202,8 @@ def _lent_blocks(text: _Text, lent: Any) -> Generator[Float]:
             if not acceptable(block, choice.missing):
                 raise pa.ArrowInvalid("a value is not a finite number or its square overflows")
             yield block
+        if not lent.is_text:
+            raise pa.ArrowInvalid("not UTF-8")
     except (pa.ArrowException, OSError) as error:
         raise _explain(text, one_line(error)) from None
     finally:
