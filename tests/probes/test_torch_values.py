@@ -180,6 +180,12 @@ def test_finite_differences_know_how_far_they_are_off():
         assert found.high - found.low <= 0.05 * exact.value
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_forward_over_reverse_comes_first(name):
+    model, x, y = case(name)
+    assert probes.sharpness(model, LOSS, (x, y), budget=2).how == "forward over reverse"
+
+
 def test_a_way_can_be_chosen():
     model, x, y = case("batch norm")
     truth = float(torch.linalg.eigvalsh(dense(model, LOSS, [(x, y)]))[-1])

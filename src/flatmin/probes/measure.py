@@ -188,17 +188,12 @@ class Krylov(Lanczos):
             super().__init__(self._model, *self._again)
             self.extend()
         elif self.asymmetry > LARGEST_NOISE * self.size:
-            share = f"{self.asymmetry / self.size:.1g} of the matrix's size"
-            if self._model.how == "finite differences":
-                raise DataError(
-                    f"finite differences of gradients are off by {share}: single precision is too "
-                    "short for them, or kinks (ReLU) lie within their steps; take model.double() "
-                    "or another way"
-                )
+            hint = "finite differences also see kinks, as of ReLU: try model.double()"
             raise DataError(
-                f"the products are not those of one symmetric matrix (they differ by {share}): "
-                "does the model or the loss draw random numbers of its own, or is its gradient not "
-                "the derivative of its value?"
+                "the products are not those of one symmetric matrix (they differ by "
+                f"{self.asymmetry / self.size:.1g} of its size): does the model or the loss draw "
+                "random numbers of its own, or is its gradient not the derivative of its value?"
+                f"{f' ({hint})' if self._model.how == 'finite differences' else ''}"
             )
 
 

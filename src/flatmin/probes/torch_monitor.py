@@ -6,8 +6,8 @@ random vector, and goes on until its interval is narrow: a new largest eigenvalu
 
 The share is kept whatever else the machine does. A check begins when what is left pays for as many
 products as the last one took, at their recent pace; no product begins that what is left does not
-pay for; and a check that ends so before its value has settled says nothing, and is tried again when
-twice as much is left. One product that is held up is all that can overdraw, and is saved up again.
+pay for; and a check that ends so earlier, before its value has settled, says nothing, and is tried
+again. One product that is held up is all that can overdraw, and is saved up again.
 """
 
 from __future__ import annotations
@@ -188,7 +188,8 @@ class Monitor(Watch):
             news=1.0 if full else NEWS,
             deadline=deadline,
         )
-        settled = found.settled or deadline == math.inf or found.products >= self._most
+        whole = deadline == math.inf or found.products >= self._wanted[full]
+        settled = found.settled or whole
         if settled or self._vector is None:
             self._vector, self.top = found.vector, gauge.root * found.vector
         # Where one rate holds for all, the sharpness itself is shown.
