@@ -7,6 +7,7 @@ A grammar is a module of this folder with `run(cases, seed, first)`, which retur
 from __future__ import annotations
 
 import os
+import tempfile
 from collections import Counter
 from importlib import import_module
 from typing import NamedTuple
@@ -48,5 +49,9 @@ def numbered_piece(given: tuple[str, int, int, int]) -> Done:
     name, cases, seed, first = given
     os.environ["OPENBLAS_NUM_THREADS"] = os.environ["FLATMIN_THREADS"] = "1"
     began = sum(os.times()[:4])
-    score = import_module(f"adversary.{name}").run(cases, seed, first)
+    kept = tempfile.gettempdir()
+    with tempfile.TemporaryDirectory(prefix="attack-") as place:  # what the killed leave goes too
+        os.environ["TMPDIR"] = tempfile.tempdir = place
+        score = import_module(f"adversary.{name}").run(cases, seed, first)
+        os.environ["TMPDIR"] = tempfile.tempdir = kept
     return Done(name, score.count, score.failures, sum(os.times()[:4]) - began)
