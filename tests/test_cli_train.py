@@ -14,9 +14,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import flatmin
 from commands import call
 from flatmin.curvature import sharpness
 from flatmin.data.sets import paper_samples
+from flatmin.dynamics import training
 from flatmin.dynamics.advice import advise
 from flatmin.network.architecture import Architecture
 from flatmin.theory.minimal_sharpness import critical_learning_rate, minimal_sharpness
@@ -251,3 +253,18 @@ def test_a_timer_of_the_caller_is_left_alone(monkeypatch, capsys):
         assert signal.getitimer(signal.ITIMER_REAL)[0] > 0.0
     finally:
         signal.setitimer(signal.ITIMER_REAL, *before)
+
+
+@pytest.mark.parametrize("flow", [False, True])
+def test_wide_layers_are_measured_if_asked_for(flow, monkeypatch):
+    """Singular values of layers of 1000 units at every entry once took longer than the run."""
+    monkeypatch.setattr(training, "LAYER_WORK", 0.0)
+    rate = {} if flow else {"learning_rate": 0.02}
+    run = flatmin.train_network(depth=3, flow=flow, steps=100, **rate)
+    assert len(run.trace) <= training.WIDE_ENTRIES + 2
+    assert "sharpness" in run.trace
+    assert "theta_1" not in run.trace
+    assert "layers: not measured along the run" in str(run).replace("\n", " ")
+    asked = flatmin.train_network(depth=3, flow=flow, steps=100, record_every=10, **rate)
+    assert "theta_1" in asked.trace
+    assert "layers: not measured" not in str(asked)

@@ -22,8 +22,8 @@ from flatmin.network.initialisation import (
 )
 
 STEPS = 10_000
-# Flops that a flow may take unless its steps are given: some ten minutes.
-FLOW_WORK = 1e12
+# Flops that a flow may take unless its steps are given: some minutes, where weights are in memory.
+FLOW_WORK = 2e11
 
 
 def train_network(
@@ -48,7 +48,7 @@ def train_network(
     `choice` is of the method: a flag such as `flow=True`, and settings of its own (`methods`).
     Without a learning rate one is looked for and tested (see `advice`), and the run is as long as
     its test was; where none can be advised, that is a SettingError with the reason. A flow ends
-    after 100 000 steps, or after 1e12 flops if they are fewer steps but at least 1000.
+    after 100 000 steps, or after 2e11 flops if they are fewer steps but at least 300.
 
     >>> run = train_network(depth=5, learning_rate="0.5critical")
     >>> run.learned, round(run.edge / run.minimal_sharpness, 12)
@@ -72,7 +72,7 @@ def train_network(
     method, default = method_of(name, learning_rate=learning_rate, **own), STEPS
     if flow:
         step = method.rule.cost * step_flops(data, network)
-        default = int(min(FLOW_STEPS, max(FLOW_WORK / step, 1000.0)))
+        default = int(min(FLOW_STEPS, max(FLOW_WORK / step, 300.0)))
     return train(
         data,
         network,

@@ -27,7 +27,7 @@ from flatmin.dynamics.endings import LEARNED_AT, State, learned_note
 from flatmin.dynamics.method import WITHOUT_BIASES, Options
 from flatmin.dynamics.methods import OWN, GradientDescent, Method
 from flatmin.dynamics.outcome import Outcome
-from flatmin.dynamics.recording import Recording, recordable
+from flatmin.dynamics.recording import NETWORK_MEASURES, Recording, recordable
 from flatmin.network.architecture import Architecture, Family
 from flatmin.network.ensemble import Ensemble
 from flatmin.network.initialisation import DEFAULT_INIT, DEFAULT_SCALE, initialise
@@ -47,6 +47,10 @@ FLOW_ENTRIES = 1000
 # Of linear networks with one output that adds an eighth to the time of 10 000 recorded steps at
 # d = 5 and L = 10; others, where it costs as much as many steps, are measured in pairs of steps.
 MEASUREMENTS = 20_000
+
+# Flops that the singular values of all layers may take along a run, about as many for each cubed
+# width. Wider layers are measured only if asked for, and such runs have fewer entries.
+LAYER_WORK, SINGULAR_VALUES, WIDE_ENTRIES = 1e12, 40.0, 20
 
 FILES = {
     "summary": "summary.json",
@@ -201,8 +205,19 @@ class Training(Shown):
             "preparation": self.regression.preparation,
             "interpretation": self.interpretation(),
             "convention": CONVENTION,
-            "notes": [*self.regression.notes(), *([self.about_least] if self.about_least else [])],
+            "notes": [*self.regression.notes(), *self._remarks()],
         }
+
+    def _remarks(self) -> list[str]:
+        """What is said of this run besides."""
+        remarks = [self.about_least] if self.about_least else []
+        recorded = self.outcome.recorded
+        if recorded and wide(self.architecture, self.method) and "theta" not in recorded.values:
+            remarks.append(
+                "layers: not measured along the run; give the steps between two entries to measure "
+                "layers as wide as these"
+            )
+        return remarks
 
     def page(self) -> Page:
         """What `flatmin train` prints."""
@@ -226,9 +241,7 @@ class Training(Shown):
             rows.append(("Drift of the invariants", number(outcome.extras["drift"][0])))
         data = self.regression
         notes = [*data.preparation, f"sharpness: {CONVENTION}", learned_note(self.learned_at)]
-        notes += data.notes()
-        if self.about_least:
-            notes.append(self.about_least)
+        notes += [*data.notes(), *self._remarks()]
         advice: Page = [] if self.advice is None else [Remarks(self.advice.reason)]
         report = Remarks(self.interpretation(), notes)
         return [*advice, Listing(("After training", ""), rows), report]
@@ -317,8 +330,9 @@ def train(
 
     `method` is one of `methods`, or a learning rate (a number or such as "0.5critical") says that
     it is gradient descent. All `quantities` that such networks have are recorded unless some are
-    named; then sharpness is measured at the last two steps before an entry only. `advice` is what
-    the rate was taken from, to be shown with the run.
+    named; then sharpness is measured at the last two steps before an entry only. Unless
+    `record_every` is given, networks of wide layers have few entries, without their layers.
+    `advice` is what the rate was taken from, to be shown with the run.
 
     >>> from flatmin.data.sets import paper_samples
     >>> run = train(paper_samples(), Architecture.mlp(5, 10), learning_rate=0.02, steps=5000)
@@ -333,10 +347,15 @@ def train(
     method = method.resolved(regression, architecture)
     initial = initialise(architecture, init, scale, seed, [("train",)], regression)
     every = record_every or max(1, 1 if method.continuous else steps // ENTRIES)
-    measured = sharpness_steps(architecture, every, steps) if quantities is None else 2
+    few = record_every is None and wide(architecture, method)
+    if few:
+        every = max(1, steps // WIDE_ENTRIES)
+    measured = 2 if few or quantities is not None else sharpness_steps(architecture, every, steps)
+    if quantities is None:
+        quantities = NETWORK_MEASURES if few else recordable(architecture)
     recording = Recording(
         every,
-        recordable(architecture) if quantities is None else quantities,
+        quantities,
         sharpness_steps=measured,
         most=None if record_every else FLOW_ENTRIES,
     )
@@ -385,6 +404,13 @@ def share_of_edge(
         last = sharpness(problem, midway(problem, outcome, method.learning_rate, moving))[0]
     share = float(np.asarray(method.learning_rate) * last.value / method.reach)
     return share if np.isfinite(share) else None
+
+
+def wide(architecture: Architecture, method: Method) -> bool:
+    """Whether measuring the layers at every entry would take too long."""
+    cubes = sum(float(rows) * columns * min(rows, columns) for rows, columns in architecture.shapes)
+    entries = FLOW_ENTRIES if method.continuous else ENTRIES
+    return entries * SINGULAR_VALUES * cubes > LAYER_WORK
 
 
 def sharpness_steps(architecture: Architecture, every: int, steps: int) -> int:
