@@ -1,4 +1,8 @@
-"""A validated study as TOML text; reading it back gives the same study."""
+"""A validated study as TOML text; reading it back gives the same study.
+
+People read and change it, so a list is one line and a range such as linspace is one value: the
+library tomli-w gives every number of a list a line and every range a table of its own.
+"""
 
 from __future__ import annotations
 
