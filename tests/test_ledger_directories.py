@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import zipfile
+import zlib
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import flatmin
 from commands import call
 from flatmin.core.errors import DataError
 from flatmin.data.regression import Regression
@@ -543,3 +546,20 @@ def test_a_study_larger_than_a_piece_is_read_in_pieces(
     assert [runs.name(i) for runs in whole for i in range(len(runs))] == [
         runs.name(i) for runs in pieces for i in range(len(runs))
     ]
+
+
+def test_arrays_whose_compression_is_broken_are_no_run(tmp_path):
+    """Bytes that inflate to nothing: zlib's own error once came through."""
+    run = flatmin.train_network(depth=2, learning_rate=0.05, steps=20)
+    run.save(tmp_path)
+    path = tmp_path / "final.npz"
+    with zipfile.ZipFile(path) as archive:
+        member = max(archive.infolist(), key=lambda one: one.compress_size)
+    content = bytearray(path.read_bytes())
+    begin = member.header_offset + 30 + len(member.filename) + 20
+    content[begin : begin + member.compress_size // 2] = b"\xff" * (member.compress_size // 2)
+    path.write_bytes(content)
+    with pytest.raises(zlib.error):
+        dict(np.load(path))
+    with pytest.raises(DataError, match="not a complete run of flatmin train"):
+        flatmin.check(tmp_path)

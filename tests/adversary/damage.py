@@ -381,11 +381,18 @@ def npz(folder: Path, rng: random.Random) -> None:
         np.savez(path, **arrays)
 
 
+def _index_text(folder: Path) -> str:
+    """The index; an OSError where an earlier damage left a pipe or a terabyte of nothing."""
+    path = folder / INDEX
+    if path.is_symlink() or not path.is_file() or path.stat().st_size > 1 << 24:
+        raise OSError("no index to change")
+    return path.read_text()
+
+
 def fresh_index(folder: Path, **other: Any) -> None:
     """The index as it would be had these very files been written or read here, whatever is in them;
     with `other` values of its own."""
-    path = folder / INDEX
-    content = json.loads(path.read_bytes())
+    path, content = folder / INDEX, json.loads(_index_text(folder))
     stamps = [listing(folder / kind) for kind in ("runs", "traces")]
     marks = [[there[file_name(name)] for name in content["shards"]] for there in stamps]
     content["rows"], content["traces"] = ([*zip(*one, strict=True)] for one in marks)
@@ -394,7 +401,7 @@ def fresh_index(folder: Path, **other: Any) -> None:
 
 def forged_index(folder: Path, rng: random.Random) -> None:
     """It speaks for files that were never read, in numbers and words that no run has."""
-    shards_there = len(json.loads((folder / INDEX).read_bytes())["shards"])
+    shards_there = len(json.loads(_index_text(folder))["shards"])
     states = ["settled", "learned", rng.choice(["[/red]", "\x1b[31m", "x" * 500, "diverged"])]
     odd = [-1, 0, 2**62, 10**300, 3]
     counts = [[rng.choice(odd) for _ in range(shards_there)] for _ in states]
@@ -403,8 +410,7 @@ def forged_index(folder: Path, rng: random.Random) -> None:
 
 def index(folder: Path, rng: random.Random) -> None:
     """An index that is cut, huge, of another study, of other files or no file at all."""
-    path = folder / INDEX
-    text = path.read_text()
+    path, text = folder / INDEX, _index_text(folder)
     content = json.loads(text)
     kind = rng.randrange(9)
     if kind == 0:

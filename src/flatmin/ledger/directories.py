@@ -7,6 +7,7 @@ weights are drawn again from their seeds.
 from __future__ import annotations
 
 import json
+import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
@@ -40,7 +41,10 @@ from flatmin.study.store import Store
 PIECE_BYTES = 1 << 24
 ROW_NUMBERS, TRACE_BYTES = 60, 16
 # What reading a file that was cut, mixed up or written by something else may raise.
-DAMAGE = (OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile, RecursionError)
+DAMAGE = (
+    *(OSError, EOFError, ValueError, KeyError, TypeError, RecursionError),
+    *(BadZipFile, zlib.error),
+)
 
 
 def directory_evidence(directory: Path) -> Iterator[Evidence]:
