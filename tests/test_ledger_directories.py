@@ -563,3 +563,11 @@ def test_arrays_whose_compression_is_broken_are_no_run(tmp_path):
         dict(np.load(path))
     with pytest.raises(DataError, match="not a complete run of flatmin train"):
         flatmin.check(tmp_path)
+
+
+def test_complex_weights_are_no_run(tmp_path):
+    flatmin.train_network(depth=2, learning_rate=0.05, steps=20).save(tmp_path)
+    path = tmp_path / "final.npz"
+    np.savez(path, **{name: array + 0j for name, array in np.load(path).items()})
+    with pytest.raises(DataError, match="complex numbers"):
+        flatmin.check(tmp_path)

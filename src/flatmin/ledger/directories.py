@@ -79,6 +79,8 @@ def training_evidence(directory: Path) -> Evidence:
     problem, initial, final = (
         dict(np.load(directory / FILES[name])) for name in ("problem", "initial", "final")
     )
+    if any(np.iscomplexobj(array) for part in (initial, final) for array in part.values()):
+        raise ValueError("its weights are complex numbers")
     regression = Regression.from_saved(problem)
     architecture = Architecture(
         regression.d,
