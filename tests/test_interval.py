@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import mpmath
 import numpy as np
 import pytest
 
@@ -14,6 +15,7 @@ from flatmin.curvature.interval import linear_interval
 from flatmin.curvature.operators import Hessian
 from flatmin.curvature.random_start import CHANCE, random_start
 from flatmin.data.generators import gaussian_samples
+from flatmin.data.regression import Regression
 from flatmin.network.architecture import Architecture
 from flatmin.network.ensemble import Ensemble
 
@@ -220,3 +222,47 @@ def test_without_a_certificate_nothing_is_called_converged():
         assert not record.converged.any()
         assert record[0].proof == "none"
         assert "not certain" in str(record[0])
+
+
+def exact_sharpness(regression, layers):
+    """The largest eigenvalue by second differences of the risk in 80 digits."""
+    with mpmath.workdps(80):
+        sigma, w_star = mpmath.matrix(regression.sigma.tolist()), mpmath.matrix(regression.w_star)
+        matrices = [mpmath.matrix(w.tolist()) for w in layers]
+        step = mpmath.mpf(10) ** -25
+        places = [(w, i, j) for w in matrices for i in range(w.rows) for j in range(w.cols)]
+
+        def risk(*moved):
+            for w, i, j in moved:
+                w[i, j] += step
+            product = mpmath.eye(len(w_star))
+            for w in matrices:
+                product = w * product
+            off = product.T - w_star
+            for w, i, j in moved:
+                w[i, j] -= step
+            return (off.T * sigma * off)[0]
+
+        here, alone = risk(), [risk(one) for one in places]
+        hessian = mpmath.matrix(len(places), len(places))
+        for i in range(len(places)):
+            for j in range(i + 1):
+                both = risk(places[i], places[j]) - alone[i] - alone[j] + here
+                hessian[i, j] = hessian[j, i] = both / step**2
+        return float(max(mpmath.eigsy(hessian, eigvals_only=True)))
+
+
+@pytest.mark.parametrize("method", ["auto", "dense", "lanczos"])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_rounding_of_what_cancels_is_in_the_interval(seed, method):
+    # Two equal columns, and a first layer that takes their difference: the Hessian is made of the
+    # last bits of Sigma w*, and its size is eps times that of the numbers on the way to it.
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal(7)
+    regression = Regression.from_arrays(np.column_stack([x, x]), 0.7 * x + rng.standard_normal(7))
+    difference, hidden = np.array([[1.0, -1.0], [-1.0, 1.0]]), np.array([[1.0, 1.0], [0.0, 1.0]])
+    layers = [difference, hidden, np.zeros((2, 2)), hidden.T, np.zeros((1, 2))]
+    truth = exact_sharpness(regression, layers)
+    assert truth < 1e-12
+    found = sharpness(regression, layers, method=method)
+    assert found.low <= truth <= found.high

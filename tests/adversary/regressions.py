@@ -159,6 +159,13 @@ REFUSED = [
         for rate in ("1e-308", "5e-324", "1e-308critical")
         for rest in ((), ("--momentum=0.9",), ("--central",), ("--biases", "--activation=relu"))
     ),
+    (
+        "a study of a million layers",
+        Case(("study", "check", "s.toml"),
+             {"s.toml": b'problem = {generator = "gaussian", n = 12, d = 3}\n'
+                        b'architecture = {depth = 1e6, activation = "relu"}\n'
+                        b"method = {steps = 20, learning_rate = 0.05}\ngrid = {scale = [0.3]}\n"}),
+    ),
     ("threads", Case(("train", "--depth", "2"), env={"FLATMIN_THREADS": "\u00b2"})),
     *(
         (f"a certificate with 10^400 as {name}", Case(("verify", "c.json"), {"c.json": content}))

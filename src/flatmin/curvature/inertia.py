@@ -178,15 +178,28 @@ def vanishes(found: Sweeps) -> Yes:
     return np.asarray(~(seen | reached))
 
 
-def norm_bound(found: Sweeps) -> Float:
-    """A bound on the norm of H, errors included."""
+def double_error(found: Sweeps) -> Float:
+    """A bound on the norm of the error of H made in double precision, entry by entry.
+
+    b_k and a_k lose UNIT / LONG_UNIT times what they lose in the longest type, which is far more
+    than UNIT times their size where products cancel. H made of wrong ones is still a Hessian's form
+    in C_k, so that its change is the form's: c_error is that of C_k, |V| = 1.
+    """
     depth, networks = len(found.layers), len(found.layers[0])
-    reach = Spread(networks, found.layers[-1].shape[1], depth)
-    largest, total = np.zeros(networks), np.zeros(networks)
+    m, rows = found.b[-1].shape[1:]
+    reach, spread = Spread(networks, rows, depth), Spread(networks, rows, depth)
+    c_norm, c_error, error = np.zeros(networks), np.zeros(networks), np.zeros(networks)
+    worse = UNIT / LONG_UNIT
     for k in range(depth - 1, -1, -1):
-        total = total + 2.0 * largest * (norm(found.a[k]) + found.a_error[:, k])
-        largest = reach.through(found.layers[k], norm(found.b[k]) + found.b_error[:, k])
-    return np.asarray(total + 2.0 * np.linalg.norm(found.sigma) * largest**2)
+        w = found.layers[k]
+        lost = worse * _lost(sum(w.shape[1:]) + m)
+        a_error, b_error = worse * found.a_error[:, k], worse * found.b_error[:, k]
+        a_norm, b_norm = norm(found.a[k]) + a_error, norm(found.b[k]) + b_error
+        error = error + 2.0 * (c_error * a_norm + c_norm * (a_error + lost * a_norm))
+        c_error = spread.through(w, b_error + lost * (c_norm * norm(w) + b_norm))
+        c_norm = reach.through(w, b_norm)
+    size, lost = np.linalg.norm(found.sigma), worse * _lost(m * len(found.sigma))
+    return np.asarray(error + 2.0 * size * (c_error * (2.0 * c_norm + c_error) + lost * c_norm**2))
 
 
 def all_below(found: Sweeps, sigma: Float) -> Yes:

@@ -9,12 +9,11 @@
 
 For the whole spectrum, |computed eigenvalue - eigenvalue| <= error of the matrix + n u |H|_F, the
 backward error of LAPACK's solver (u is the unit roundoff; a constant of order one is taken as 4).
-For linear networks the error of the matrix is the number of roundings along a path through the
-sums, times u, times a bound on the norm of the same matrix made of absolute values. For non-linear
-ones that bound is useless, and the error E is measured: against products in the longest
-floating-point type, with PROBES random unit vectors v. As in `random_start`,
-P(|Ev| <= t |E|) <= t sqrt(2n/pi), so that |E| <= max |Ev| / t fails with the chance
-(t sqrt(2n/pi))^PROBES.
+For linear networks the error of the matrix is that of b_k, a_k and C_k, carried through the layers
+(`inertia.double_error`). For non-linear ones such a bound is useless, and the error E is measured:
+against products in the longest floating-point type, with PROBES random unit vectors v. As in
+`random_start`, P(|Ev| <= t |E|) <= t sqrt(2n/pi), so that |E| <= max |Ev| / t fails with the
+chance (t sqrt(2n/pi))^PROBES.
 
 No eigenvalue search is needed for the ends: they hold for whatever vector is given.
 """
@@ -33,7 +32,7 @@ from flatmin.curvature.inertia import (
     UNIT,
     Sweeps,
     all_below,
-    norm_bound,
+    double_error,
     quotient,
     sweeps,
     vanishes,
@@ -104,7 +103,7 @@ def linear_spectrum(
     architecture = ensemble.architecture
     found = sweeps(regression, architecture, ensemble.flat())
     with np.errstate(over="ignore"):
-        rounding = 4 * (sum(architecture.widths) + architecture.inputs) * UNIT * norm_bound(found)
+        rounding = 4.0 * double_error(found)
     return whole_spectrum(hessian, rounding, tolerance)
 
 

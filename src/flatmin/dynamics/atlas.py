@@ -91,13 +91,13 @@ def atlas(
     starts, steps = check_count("starts", starts), check_count("steps", steps)
     least = minimal_sharpness(regression, depth).exact
     near = Architecture.mlp(regression.d, depth, width)
-    near.check_memory(starts * len(rates))
+    near.check_size(starts * len(rates))
     networks = _near_flattest(regression, near, starts, seed)
     drawn = None
     if runs:
         network = architecture_for(init, regression, depth, width=width, seed=seed)
         scale = resolve_scale(scale, init, regression, network)
-        network.check_memory(check_count("runs", runs) * min(len(rates), BASIN_RATES))
+        network.check_size(check_count("runs", runs) * min(len(rates), BASIN_RATES))
         addresses = [("basin", depth, i) for i in range(runs)]
         drawn = initialise(network, init, scale, seed, addresses, regression)
 

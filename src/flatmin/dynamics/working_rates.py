@@ -130,7 +130,7 @@ def rate_curve(
     learned_at = check_share("learned_at", learned_at)
     regression = problem.regression()
     ceiling = predict(regression, architecture.depth, architecture.output_norm).critical_rate
-    architecture.check_memory(runs)
+    architecture.check_size(runs)
     addresses = [("rate curve", i) for i in range(runs)]
     start = initialise(architecture, init, scale, seed, addresses, regression)
     points: dict[float, RatePoint] = {}

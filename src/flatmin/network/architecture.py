@@ -34,6 +34,7 @@ from flatmin.core.seeds import generator
 from flatmin.data.samples import Problem, Samples
 from flatmin.network.activations import ACTIVATIONS, Activation
 
+MAX_LAYERS = 10_000
 _LANES = 4  # a network alone takes the room of so many
 
 
@@ -149,8 +150,14 @@ class Architecture:
         """The number of entries of all layers."""
         return self.offsets[-1]
 
-    def check_memory(self, networks: int = 1) -> None:
-        """A SettingError if so many networks, which a run holds in six copies, are too large."""
+    def check_size(self, networks: int = 1) -> None:
+        """A SettingError if they are too deep to be run, or if so many of them, which a run holds
+        in six copies, are too large."""
+        if self.depth > MAX_LAYERS:
+            raise SettingError(
+                f"networks are run up to a depth of {MAX_LAYERS}, got {self.depth}; "
+                "only predictions go deeper"
+            )
         check_memory(
             f"{networks} network(s) of {self.parameters} weights",
             6.0 * 8.0 * max(networks, _LANES) * self.parameters,

@@ -207,7 +207,7 @@ def initialise(
     if (addresses is None) == (networks is None):
         raise SettingError("initialise takes either networks, their number, or their addresses")
     count = check_count("networks", networks) if addresses is None else len(addresses)
-    architecture.check_memory(count)
+    architecture.check_size(count)
     if addresses is None:
         addresses = [(i,) for i in range(count)]
     check_choice("init", init, INITIALISATIONS)

@@ -11,10 +11,10 @@ from flatmin.core.shown import Shown
 from flatmin.core.threads import thread_count
 from flatmin.study.execute import run_shard
 from flatmin.study.inputs import architecture_of, inputs
-from flatmin.study.plan import Shard, Stretch, entries, network_steps, plan, run_bytes, run_flops
+from flatmin.study.plan import Shard, Stretch, entries, lengths, plan, run_flops, shard_bytes
 from flatmin.study.spec import Study
 
-# Of up to so many architectures, so many runs each, up to so many flops (about half a second).
+# Of up to so many architectures, up to so many runs each and so many flops (half a second).
 _ARCHITECTURES = 4
 _PILOT_RUNS = 64
 _PILOT_FLOPS = 6e9
@@ -77,15 +77,14 @@ def estimate(study: Study, threads: int | None = None) -> Estimate:
     share = sum(cost[group] for group in tried) / sum(cost.values())
     rows = sum(one.row_bytes for one in tried.values()) / len(tried)
     entry = sum(one.entry_bytes for one in tried.values()) / len(tried)
-    recorded = sum(
-        one.count * entries(study, one.first.steps) for shard in shards for one in shard.stretches
-    )
+    every = lengths(one for shard in shards for one in shard.stretches)
+    recorded = sum(count * entries(study, steps) for steps, count in every.items())
     files = len(shards) * (1 if study.record.every is None else 2)
-    largest = max(_shard_bytes(study, shard) for shard in shards[: 100 * workers])
+    largest = max(_bytes(study, shard) for shard in shards[: 100 * workers])
     return Estimate(
         name=study.name,
         runs=study.runs,
-        network_steps=network_steps(study),
+        network_steps=sum(steps * count for steps, count in every.items()),
         shards=len(shards),
         threads=workers,
         seconds=seconds / share / min(workers, len(shards)),
@@ -99,16 +98,17 @@ def _try(study: Study, stretches: list[Stretch]) -> _Pilot:
     here = [one for one in stretches if one.first.dataset == stretches[0].first.dataset]
     if study.method.continuous:
         here = [one for one in here if one.first.steps == here[0].first.steps]
-    chosen = [here[i * len(here) // _PILOT_RUNS] for i in range(min(_PILOT_RUNS, len(here)))]
-    each = -(-_PILOT_RUNS // len(chosen))
-    first = chosen[0].first
+    first = here[0].first
     architecture = architecture_of(study, inputs(study), first.depth, first.width)
+    runs = max(1, min(_PILOT_RUNS, int(_PILOT_FLOPS / run_flops(study, architecture, 16))))
+    chosen = [here[i * len(here) // runs] for i in range(min(runs, len(here)))]
+    each = -(-runs // len(chosen))
     longest = max(one.first.steps for one in chosen)
-    flops = run_flops(study, architecture, longest) * _PILOT_RUNS
+    flops = run_flops(study, architecture, longest) * runs
     limit = max(16, int(longest * min(1.0, _PILOT_FLOPS / flops)))
     pilot = _shard(chosen, each, limit)
     # The first call compiles, or loads what was compiled: for wide blocks of lanes and narrow ones.
-    for warm in (_shard(chosen[:1], 1, 16), _shard(chosen, each, 16)):
+    for warm in dict.fromkeys((_shard(chosen[:1], 1, 16), _shard(chosen, each, 16))):
         run_shard(study, warm, threads=1)
     begin = time.perf_counter()
     result = run_shard(study, pilot, threads=1)
@@ -130,12 +130,10 @@ def _shard(stretches: list[Stretch], each: int, limit: int) -> Shard:
     return Shard("pilot", 0.0, shorter)
 
 
-def _shard_bytes(study: Study, shard: Shard) -> float:
+def _bytes(study: Study, shard: Shard) -> float:
     first = shard.stretches[0].first
     architecture = architecture_of(study, inputs(study), first.depth, first.width)
-    return sum(
-        run_bytes(study, architecture, run.first.steps) * run.count for run in shard.stretches
-    )
+    return shard_bytes(study, architecture, shard)
 
 
 def _resident() -> int:

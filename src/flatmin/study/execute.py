@@ -18,7 +18,7 @@ from flatmin.dynamics.descent import Progress
 from flatmin.dynamics.recording import Recording
 from flatmin.network.architecture import Architecture
 from flatmin.study.inputs import Data, architecture_of, data_of, minimal_sharpness_of
-from flatmin.study.plan import Run, Shard, run_bytes, start_of
+from flatmin.study.plan import Run, Shard, shard_bytes, start_of
 from flatmin.study.rows import rows_table, traces_table
 from flatmin.study.spec import Study
 
@@ -43,7 +43,7 @@ def run_shard(
     architecture = architecture_of(study, data.regression.d, first.depth, first.width)
     check_memory(
         f"a shard of {len(runs)} networks of {architecture.parameters} parameters",
-        sum(run_bytes(study, architecture, run.steps) for run in runs),
+        shard_bytes(study, architecture, shard),
     )
     parts = [[run] for run in runs] if _alone(study) else [runs]
     with np.errstate(over="ignore", invalid="ignore"):

@@ -13,7 +13,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 
@@ -81,8 +82,10 @@ class Stretch:
         """Every run."""
         return map(self.run, range(self.count))
 
-    def cut(self, count: int) -> tuple[Stretch, Stretch]:
-        """The first `count` runs and the rest."""
+    def cut(self, count: int) -> tuple[Stretch, Stretch | None]:
+        """The first `count` runs and the rest, if there is one."""
+        if count == self.count:
+            return self, None
         return Stretch(self.first, count), Stretch(self.run(count), self.count - count)
 
     def run(self, number: int) -> Run:
@@ -136,9 +139,9 @@ def plan(study: Study, shard_flops: float | None = None) -> list[Shard]:
     }
     if shard_flops is None:
         total = sum(
-            run_flops(study, architectures[key], one.first.steps) * one.count
+            run_flops(study, architectures[key], steps) * count
             for key, members in groups.items()
-            for one in members
+            for steps, count in lengths(members).items()
         )
         shard_flops = min(SHARD_FLOPS, max(_SMALLEST_FLOPS, total / _LEAST_SHARDS))
     shards = [
@@ -147,6 +150,14 @@ def plan(study: Study, shard_flops: float | None = None) -> list[Shard]:
         for shard in _split(study, architectures[key], members, shard_flops)
     ]
     return sorted(shards, key=lambda shard: (-shard.cost, shard.id))
+
+
+def lengths(some: Iterable[Stretch]) -> Counter[int]:
+    """How many runs there are of each number of steps: what a run takes follows from that."""
+    counts: Counter[int] = Counter()
+    for one in some:
+        counts[one.first.steps] += one.count
+    return counts
 
 
 def stretches(study: Study) -> Iterator[Stretch]:
@@ -165,11 +176,6 @@ def start_of(
     """The initial weights of runs of one initialisation, each from its own address."""
     scales, addresses = [run.scale for run in runs], [run.address() for run in runs]
     return initialise(architecture, runs[0].init, scales, study.seed, addresses, regression)
-
-
-def network_steps(study: Study) -> int:
-    """The largest number of network steps the study can take."""
-    return sum(one.first.steps * one.count for one in stretches(study))
 
 
 def run_flops(study: Study, architecture: Architecture, steps: int) -> float:
@@ -214,6 +220,12 @@ def run_bytes(study: Study, architecture: Architecture, steps: int) -> float:
     return weights + 16.0 * numbers * entries(study, steps) + 400.0 + 48.0 * depth
 
 
+def shard_bytes(study: Study, architecture: Architecture, shard: Shard) -> float:
+    """Memory a shard takes while it is being done."""
+    counts = lengths(shard.stretches).items()
+    return sum(run_bytes(study, architecture, steps) * count for steps, count in counts)
+
+
 def _run(study: Study, point: Point, dataset: int, index: int) -> Run:
     width = point.get("width", study.architecture.width)
     rate = point.get("learning_rate", study.method.learning_rate)
@@ -239,13 +251,15 @@ def _split(
 ) -> Iterator[Shard]:
     """Shards of one architecture and data set: runs of like length together."""
     held: list[Stretch] = []
-    cost, count = 0.0, 0
+    cost, count, steps = 0.0, 0, -1
     for stretch in sorted(members, key=lambda one: -one.first.steps):
-        each = run_flops(study, architecture, stretch.first.steps)
-        by_memory = int(SHARD_BYTES / run_bytes(study, architecture, stretch.first.steps))
-        most = max(1, min(by_memory, MOST_RUNS))
-        rest = stretch
-        while rest.count:
+        if stretch.first.steps != steps:
+            steps = stretch.first.steps
+            each = run_flops(study, architecture, steps)
+            by_memory = int(SHARD_BYTES / run_bytes(study, architecture, steps))
+            most = max(1, min(by_memory, MOST_RUNS))
+        rest: Stretch | None = stretch
+        while rest is not None:
             wanted = max(LEAST_RUNS - count, math.ceil((shard_flops - cost) / each))
             taking = min(wanted, most - count, rest.count)
             if taking <= 0:
