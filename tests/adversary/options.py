@@ -75,7 +75,7 @@ GOOD = {
     "x": ["scale", "depth"],
     "y": ["sharpness", "learned"],
     "by": ["depth", "dataset"],
-    "preset": ["quick"],
+    "preset": ["quick", "small-init"],
     "directory": ["study", "train"],
     "file": [TABLE],
     "replay": [ADDRESS, "#" + ADDRESS, ADDRESS + "&x=1"],
@@ -83,6 +83,8 @@ GOOD = {
     "order": ["1", "2"],
     "only": ["x"],
     "scheduler": ["tcp://127.0.0.1:1"],
+    "host": ["127.0.0.1", "localhost", "::1", "0.0.0.0", "::", "no-such-host.invalid"],
+    "port": ["0", "70000", "65536", "1"],
     "threads": ["1", "2"],
 }
 # A good call of each command, and a short one; what is drawn comes after it and wins.
@@ -102,8 +104,9 @@ CALLS = {
                "--runs", "1")],
     "check": [("train",), ("study",)],
     "bench": [("no-such-case",)],
-    "reproduce": [("no-such-figure",)],
-    "lab": [("--replay", ADDRESS)],
+    "reproduce": [("no-such-figure",), ("1a", "--preset", "quick", "--out", "folder")],
+    "lab": [("--replay", ADDRESS), ("--no-browser", "--port", "0"),
+            (TABLE, "--target", "y", "--no-browser", "--port", "0")],
     "verify": [("proof.json",)],
     "study new": [("new.toml",)],
     "study check": [("spec.toml",)],
@@ -114,7 +117,7 @@ CALLS = {
     "study verify": [("study",)],
 }  # fmt: skip
 OFTEN = ("predict", "predict", "train", "train", "train", "train", "atlas", "lab", "check")
-NEVER = {"help", "no_browser", "host", "port", "workers"}  # processes that stay
+NEVER = {"help", "no_browser", "workers"}  # a browser, and processes that stay
 
 
 @cache
@@ -152,7 +155,7 @@ def cases(draw):
     name = draw(st.sampled_from([*OFTEN, *known]))
     call = draw(st.sampled_from(CALLS[name]))
     args = [*name.split(), *call]
-    of_table = {one.name for one in known["lab"]} - {"out", "replay"}
+    of_table = {one.name for one in known["lab"]} - {"out", "replay", "host", "port"}
     parameters = [
         one
         for one in known[name]
@@ -176,7 +179,14 @@ def cases(draw):
     if draw(st.integers(0, 19)) == 0:
         env["FLATMIN_THREADS"] = draw(words.filter(lambda text: "\udcff" not in text))
     codes = (0, 1, 2) if name.startswith(("study", "check")) else (0, 2)
-    return Case(tuple(args), files(), env=env, codes=codes, prepare=pipes)
+    return Case(tuple(args), files(), env=env, codes=codes, prepare=pipes, child=no_service)
+
+
+def no_service():
+    """A lab that has started ends: nobody would ask it anything."""
+    from flatmin.lab.serve import _Server
+
+    _Server.run = lambda self, sockets: None
 
 
 def pipes(folder):
@@ -194,6 +204,8 @@ WARM = (
     ("train", "--depth", "2", "--steps", "20", "--learning-rate", "0.01", "--activation", "tanh"),
     ("atlas", *CALLS["atlas"][0]),
     ("lab", *CALLS["lab"][0]),
+    ("check", "--preset", "small-init"),
+    ("reproduce", *CALLS["reproduce"][1]),
 )
 
 

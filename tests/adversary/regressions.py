@@ -166,6 +166,10 @@ REFUSED = [
                         b'architecture = {depth = 1e6, activation = "relu"}\n'
                         b"method = {steps = 20, learning_rate = 0.05}\ngrid = {scale = [0.3]}\n"}),
     ),
+    *(
+        (f"a lab at {host!r:.9}", Case(("lab", "--no-browser", "--port=0", f"--host={host}")))
+        for host in ("\udcff", "\u202e", "\u00e9" * 100, "256.1.1.1")
+    ),
     ("threads", Case(("train", "--depth", "2"), env={"FLATMIN_THREADS": "\u00b2"})),
     *(
         (f"a certificate with 10^400 as {name}", Case(("verify", "c.json"), {"c.json": content}))

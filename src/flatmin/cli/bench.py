@@ -20,7 +20,7 @@ def bench(
     _find_benchmarks()
     from benchmarks import HEADS, markdown, row, run
 
-    measured = run(cases or (), lambda case: print(f"{case} ...", file=sys.stderr, flush=True))
+    measured = run(cases or (), _tell)
     if results is not None:
         from flatmin.core.files import writing
 
@@ -47,3 +47,7 @@ def _find_benchmarks() -> None:
         )
     if str(root) not in sys.path:
         sys.path.insert(0, str(root))
+
+
+def _tell(case: str) -> None:
+    print(f"flatmin: {case} ...", file=sys.stderr, flush=True)

@@ -49,7 +49,7 @@ def _teller(show: Show | None, quiet: bool) -> Callable[[str, Status | None], No
         if show is not None:
             show(name, *((0, None) if status is None else (status.steps, status.total_steps)))
         elif not quiet and name not in said:
-            print(name, file=sys.stderr, flush=True)
+            print(f"flatmin: {name} ...", file=sys.stderr, flush=True)
         said.add(name)
 
     return say

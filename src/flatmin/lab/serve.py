@@ -75,17 +75,18 @@ class _Server(uvicorn.Server):
 def _listen(host: str, port: int | None) -> socket.socket:
     """A listening socket: at the port given, or at the usual one, or at any that is free."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    reason: Exception | None = None
     for wanted in (port,) if port is not None else (PORT, 0):
         # Its protocol is named so that asyncio sends small messages at once (TCP_NODELAY).
         found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             found.bind((host, wanted))
-        except (OSError, OverflowError) as error:
+        except (OSError, OverflowError, TypeError, ValueError) as error:  # some are the codec's
             found.close()
-            if port is not None or not isinstance(error, OSError):
-                raise SettingError(f"port {port} at {host!r} cannot be used: {error}") from None
+            reason = error
             continue
         found.listen(128)
         return found
-    raise SettingError(f"no port at {host!r} can be used")
+    which = "any port" if port is None else f"port {port}"
+    raise SettingError(f"{which} at {host!r} cannot be used: {reason}")
