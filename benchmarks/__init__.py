@@ -79,8 +79,11 @@ def row(result: Result) -> tuple[str, ...]:
     return result.id, f"{result.ours.median:.3g} {unit}", ratios, bar, "yes" if result.met else "NO"
 
 
-def markdown(measured: list[Result]) -> str:
-    """The table of `RESULTS.md`."""
+def markdown(measured: list[Result], earlier: str = "") -> str:
+    """The table of `RESULTS.md`; cases that were not measured keep their rows of an earlier one.
+
+    Those about PyTorch models need an environment of their own: no one run has all cases.
+    """
     from benchmarks import rivals
     from flatmin import __version__
     from flatmin.core.threads import thread_count
@@ -92,7 +95,8 @@ def markdown(measured: list[Result]) -> str:
         "rival over ours in the same round; shown are the median and the range over rounds. D is",
         "the share of the machine's fused-multiply-add peak; `bare` is the time without recording",
         "over the time with it; for `scaling` the numbers are exponents. The first call,",
-        "which compiles, is not counted.",
+        "which compiles, is not counted. Of `probes` ratios are of products, and of `monitor` of",
+        "predicted rates over bisected ones. A row is of the last run of its case.",
         "",
         *(rivals.__doc__ or "").strip().splitlines()[2:],
         "E: JAX, jvp of grad, in SciPy's eigsh.",
@@ -100,11 +104,13 @@ def markdown(measured: list[Result]) -> str:
         "| case | what | ours | ratio | bar | met | first call |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
+    rows = {line.split(" | ")[0][2:]: line for line in earlier.splitlines() if line[:2] == "| "}
     for result in measured:
         case, ours, ratios, bar, met = row(result)
         unit = result.unit.removeprefix("seconds") if result.unit.startswith("seconds") else ""
-        lines.append(
+        rows[case] = (
             f"| {case} | {result.title} | {ours}{unit} | {ratios} | {bar} | {met} "
             f"| {result.compile_seconds:.2g} s |"
         )
+    lines += [rows[case] for case in CASES | ON_REQUEST if case in rows]
     return "\n".join(lines) + "\n"

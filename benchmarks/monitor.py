@@ -86,6 +86,16 @@ class Judged:
             "check (median)"
         )
 
+    @property
+    def row(self) -> str:
+        """Of the table in docs/ask-your-model.md."""
+        way, end = self.way, self.end
+        return (
+            f"| {self.name} | step {self.watch.edge_reached} | step {self.grows} | step "
+            f"{self.rises} | {way.ratio:.3f} (of the moment: {way.before / way.bisected:.3f}) "
+            f"| {end.ratio:.3f} ({end.before / end.bisected:.3f}) | {100 * self.share:.1f} % |"
+        )
+
 
 def monitor() -> Result:
     """All trainings, each reported on standard error as it is done."""
@@ -98,7 +108,7 @@ def monitor() -> Result:
     judged = []
     for training in trainings():
         judged.append(judge(training))
-        print(f"  {judged[-1]}", file=sys.stderr, flush=True)
+        print(f"  {judged[-1]}\n{judged[-1].row}", file=sys.stderr, flush=True)
     right = all(abs(rates.ratio - 1.0) <= AGREE for one in judged for rates in (one.way, one.end))
     return Result(
         "monitor",

@@ -251,6 +251,18 @@ def test_a_trainers_wrapper_is_its_optimiser():
     assert found.edge == pytest.approx(20.0)
 
 
+def test_lower_precision_wrapped_around_a_model_is_not_measured():
+    """As accelerate prepares a model for mixed precision."""
+    model, x, y = small()
+    truth = float(torch.linalg.eigvalsh(dense(model, LOSS, [(x, y)]))[-1])
+    model._original_forward = model.forward
+    model.forward = torch.autocast("cpu", dtype=torch.bfloat16)(model.forward)
+    wrapped = model.forward
+    found = Monitor(model, LOSS, (x, y), torch.optim.SGD(model.parameters(), lr=0.1), None)()
+    assert found.measured == pytest.approx(truth, rel=1e-3)
+    assert model.forward is wrapped
+
+
 def test_groups_with_rates_and_decays_of_their_own():
     """Against the dense matrix D^(1/2) (H + c) D^(1/2)."""
     model, x, y = small()
@@ -299,10 +311,13 @@ def test_adapters_answer_what_trainers_call():
             logged.update(values)
 
     state = SimpleNamespace(log_history=[], global_step=3)
-    lightning = LightningMonitor(monitor)
-    lightning.on_train_start(None, None)
-    lightning.on_train_batch_end(None, Module(), None, None, 0)
+    lightning, trainer = LightningMonitor(monitor), SimpleNamespace(global_step=1)
+    lightning.on_train_start(trainer, Module())
+    for batch in range(3):  # gradients accumulate over them
+        lightning.on_train_batch_end(trainer, Module(), None, (x, y), batch)
     assert logged["headroom"] == monitor.checks[0].headroom
+    assert len(monitor.checks) == 1
+    assert lightning.state_key == lightning._legacy_state_key  # of a checkpoint that goes on
     face = HuggingFaceMonitor(monitor)
     assert face.on_step_end(None, state, "control", model=model) == "control"
     assert state.log_history == [{"step": 3, "headroom": monitor.checks[1].headroom}]

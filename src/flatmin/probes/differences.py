@@ -4,8 +4,8 @@ Every product is taken with two steps, one three times the other: how far the tw
 of the smaller one, which is kept, whether it comes from higher derivatives or from rounding. A
 direction in which the loss bends more than in those before shows, and gets smaller steps. An
 eigenvalue feels the part of the error that lies along v and along H v: that is counted, not what is
-spread over all other directions. What no step shows whole are kinks: with ReLU the differences see
-those within their step, which the Hessian does not.
+spread over all other directions. What no step shows whole are kinks, which the Hessian does not
+see: for PyTorch models they are held where they are (`torch_gates`).
 """
 
 from __future__ import annotations
@@ -30,29 +30,34 @@ class Differences:
         self._usual = 0.0  # the error at the step that was found for the first vector
         self.error = 0.0
 
-    def product(self, gradient: Callable[[Vector], Vector], at: Vector, v: Vector) -> Vector:
-        """H v at these weights; all vectors are flat."""
+    def product(self, gradient: Callable[[float], Vector], size: float, v: Vector) -> Vector:
+        """H v at weights W of this norm; `gradient` gives that at W + h v. Vectors are flat."""
         length = _norm(v)
         if length == 0.0:
             return v
 
         def difference(step: float) -> Vector:
             h = step / length
-            return (gradient(at + h * v) - gradient(at - h * v)) * (0.5 / h)
+            found = gradient(h)
+            found -= gradient(-h)
+            found *= 0.5 / h
+            return found
 
         first = self._step is None
-        step = max(_norm(at), 1.0) * self._precision ** (1.0 / 3.0) if first else self._step
+        step = max(size, 1.0) * self._precision ** (1.0 / 3.0) if first else self._step
         assert step is not None
         before, after = difference(step), difference(step / RATIO)
-        best, kept, gap = step, after, before - after
+        before -= after
+        best, kept, gap = step, after, before
         error = _norm(gap) / length
         if first or error > 2.0 * self._usual:
             for _ in range(SMALLEST):
                 step, before = step / RATIO, after
                 after = difference(step / RATIO)
-                other = _norm(before - after) / length
+                apart = before - after
+                other = _norm(apart) / length
                 if other < error:
-                    best, kept, gap, error = step, after, before - after, other
+                    best, kept, gap, error = step, after, apart, other
                 elif other > RATIO * error:
                     break
         if first:

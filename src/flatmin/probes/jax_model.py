@@ -66,6 +66,7 @@ class JaxModel:
         self._chunk = None if chunk is None else check_count("chunk", chunk)
         self._eps = float(np.finfo(np.dtype(self._at.dtype)).eps)
         self.how = "forward over reverse"
+        self.spares = False  # no way is taken for its memory
 
         def value(flat: jax.Array, batch: Any) -> jax.Array:
             if model is None:
@@ -82,7 +83,7 @@ class JaxModel:
             ),
             "reverse over reverse": jax.jit(jax.grad(lambda w, v, b: jnp.vdot(gradient(w, b), v))),
             "finite differences": lambda w, v, b: self._differences.product(
-                lambda one: self._gradient(one, b), w, v
+                lambda h: self._gradient(w + h * v, b), float(jnp.linalg.norm(w)), v
             ),
         }
 

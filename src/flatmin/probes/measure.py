@@ -25,8 +25,17 @@ MOST_PRODUCTS = 500
 class Model(Operator, Protocol):
     """The Hessian of a model."""
 
-    how: str
     data: str
+
+    @property
+    def how(self) -> str:
+        """The way to products in use."""
+        ...
+
+    @property
+    def spares(self) -> bool:
+        """Whether a way that takes more memory would be more precise."""
+        ...
 
     def another_way(self) -> bool:
         """Take the next way to products; False if there is none."""
@@ -77,11 +86,15 @@ def largest(
     krylov = Krylov(model, seed, None if start is None else [_unit(model, start)], news)
     low, value, high = -math.inf, math.nan, math.inf
     settled, now, fastest = False, begun, 0.0
-    while krylov.products < limit and not krylov.exhausted and now + fastest <= deadline:
+    while krylov.taken < limit and not krylov.exhausted and now + fastest <= deadline:
         krylov.extend()
         low, value, high = krylov.largest(confidence)
         narrow = high - low <= tolerance * abs(value)
         limited = high - low <= 6.0 * krylov.noise  # more products would hardly narrow it
+        if (limited or krylov.exhausted) and not narrow and model.spares and krylov.taken < limit:
+            krylov.again()
+            fastest = 0.0
+            continue
         settled = narrow or limited or krylov.exhausted or _settled(krylov, tolerance)
         if narrow or limited or (quick and settled):
             break
@@ -98,7 +111,7 @@ def largest(
         tolerance=tolerance,
         data_error=error,
         other_samples=other_samples(value, error, len(model.shares)),
-        products=krylov.products,
+        products=krylov.taken,
         seconds=time.perf_counter() - begun,
         memory=krylov.memory,
         how=model.how,
@@ -123,13 +136,18 @@ def ends(
     count = min(check_count("k", k), model.size)
     krylov = Krylov(model, seed)
     converged = False
-    while krylov.products < limit and not krylov.exhausted and not converged:
+    while krylov.taken < limit and not krylov.exhausted and not converged:
         krylov.extend()
         values, vectors = krylov.ritz()
         residuals = krylov.residuals(vectors)
         both = np.r_[residuals[:count], residuals[-count:]]
         enough = krylov.products >= min(2 * count, model.size)
-        converged = bool(enough and both.max() <= tolerance * np.abs(values).max())
+        room = tolerance * np.abs(values).max()
+        converged = bool(enough and both.max() <= room)
+        coarse = krylov.noise > room and model.spares and krylov.taken < limit
+        if coarse and (converged or krylov.exhausted):
+            krylov.again()
+            converged = False
     values, vectors = krylov.ritz()
     residuals = krylov.residuals(vectors) + krylov.noise
     top, bottom = slice(None, -count - 1, -1), slice(None, count)
@@ -141,7 +159,7 @@ def ends(
         low=krylov.smallest(confidence),
         high=krylov.largest(confidence)[2],
         confidence=confidence,
-        products=krylov.products,
+        products=krylov.taken,
         converged=converged or krylov.exhausted,
         how=model.how,
         top_vectors=[krylov.vector(one) for one in vectors[:, top].T],
@@ -177,18 +195,31 @@ class Krylov(Lanczos):
         news: float = 1.0,
     ) -> None:
         super().__init__(model, seed, warm, news)
-        self._model, self._again = model, (seed, warm, news)
+        self._model, self._start, self._before = model, (seed, warm, news), 0
+
+    @property
+    def taken(self) -> int:
+        """All products, those of ways that were left among them."""
+        return self._before + self.products
+
+    def again(self) -> bool:
+        """From the start, by the next way to products; False if there is none."""
+        before = self.taken
+        found = self._model.another_way()
+        if found:
+            super().__init__(self._model, *self._start)
+            self._before = before
+        return found
 
     def extend(self) -> None:
         """One more product."""
         super().extend()
         if self.asymmetry <= NOISE * self.size:
             return
-        if self._model.another_way():
-            super().__init__(self._model, *self._again)
+        if self.again():
             self.extend()
         elif self.asymmetry > LARGEST_NOISE * self.size:
-            hint = "finite differences also see kinks, as of ReLU: try model.double()"
+            hint = "finite differences see kinks, but for those of ReLU: try model.double()"
             raise DataError(
                 "the products are not those of one symmetric matrix (they differ by "
                 f"{self.asymmetry / self.size:.1g} of its size): does the model or the loss draw "

@@ -65,7 +65,8 @@ class TorchCall:
     def output(self, values: Values, *inputs: Any, **named: Any) -> Any:
         """The model's output."""
         buffers = {name: one.clone() for name, one in self.model.named_buffers()}
-        return functional_call(self.model, {**buffers, **values}, inputs, named)
+        with own_forward(self.model):
+            return functional_call(self.model, {**buffers, **values}, inputs, named)
 
     def _checked(self, value: Any) -> Tensor:
         if not isinstance(value, Tensor) or value.numel() != 1:
@@ -104,6 +105,20 @@ def held() -> Iterator[list[int]]:
     note = lambda one: found.append(one.numel() * one.element_size())  # noqa: E731
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(note, lambda one: one):
         yield found
+
+
+@contextmanager
+def own_forward(model: nn.Module) -> Iterator[None]:
+    """Without the lower precision into which Hugging Face's accelerate wraps a model's forward."""
+    own, wrapped = model.__dict__.get("_original_forward"), model.__dict__.get("forward")
+    if own is None or wrapped is None:
+        yield
+        return
+    model.__dict__["forward"] = own
+    try:
+        yield
+    finally:
+        model.__dict__["forward"] = wrapped
 
 
 @contextmanager

@@ -25,8 +25,13 @@ class _Adapter:
 class LightningMonitor(_Adapter):
     """`Trainer(callbacks=[LightningMonitor(monitor)])`; logs the headroom."""
 
+    _step = 0
+
     def on_train_batch_end(self, trainer: Any, module: Any, *_: Any, **__: Any) -> None:
-        """After every step."""
+        """After every step of the optimiser: not of every batch, where gradients accumulate."""
+        if trainer.global_step == self._step:
+            return
+        self._step = trainer.global_step
         check = self.monitor()
         if check is not None:
             module.log_dict({"headroom": check.headroom, "largest_stable_rate": check.largest_rate})
@@ -42,6 +47,8 @@ class LightningMonitor(_Adapter):
     def state_key(self) -> str:
         """Its name in a checkpoint."""
         return "flatmin.Monitor"
+
+    _legacy_state_key = state_key  # asked for when a training goes on from a checkpoint
 
 
 class HuggingFaceMonitor(_Adapter):

@@ -12,7 +12,8 @@ that the model is in.
 - `chunk` is the number of samples that are differentiated at a time; without it as many as take
   the memory of a training step.
 - `how` is the way to products, if one alone will do: "finite differences" take the memory of a
-  training step whatever the model is, and leave the interval wider.
+  training step whatever the model is, and leave the interval wider. Without it they are taken where
+  large batches cannot be cut, if they reach the tolerance.
 - `stop` are `tolerance`, `confidence`, `budget` and `seed` of `sharpness`.
 """
 

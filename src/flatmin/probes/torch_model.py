@@ -9,8 +9,9 @@ Memory. Forward over reverse takes 1.8 to 3.3 times that of a training step on a
 (measured: perceptron, convolutional network, transformer). So where the tensors that a step keeps
 for its backward pass are large, a product goes through an eighth of a batch at a time, if the loss
 of a batch is the mean (or the sum) of those of its chunks but for what dropout draws; `data` says
-so. What normalises over a batch goes whole; where a device has no room for that, or `how` says so,
-it gets finite differences, which take the memory of a step.
+so. What normalises over a batch goes whole. Where a step keeps much for it, finite differences come
+first: they take the memory of a step, and are left for exact products where their error alone is
+more than the tolerance.
 """
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ from flatmin.probes.torch_call import Loss, TorchCall, Values, held, without_dro
 from flatmin.probes.torch_products import GAUSS_NEWTON_WAYS, WAYS, flattened, gradient
 
 MATRICES = ("Hessian", "Gauss-Newton")
-# Bytes kept for a backward pass from which on batches are cut, and into how many chunks.
-LARGE, PIECES = 4e6, 8
+# Bytes kept for a backward pass from which on batches are cut, and into how many chunks; and from
+# which on those that cannot be cut spare memory.
+LARGE, PIECES, TOO_LARGE = 4e6, 8, 32e6
+DIFFERENCES = "finite differences"
 
 
 class TorchModel:
@@ -64,7 +67,7 @@ class TorchModel:
         self._ways = WAYS if matrix == "Hessian" else GAUSS_NEWTON_WAYS
         if how is not None:
             self._ways = {how: self._ways[check_choice("how", how, tuple(self._ways))]}
-        self.how = next(iter(self._ways))
+        self._left = list(self._ways)  # the way in use, and those that are left after it
         self._chunk = None if chunk is None else check_count("chunk", chunk)
         self._sums = False  # whether the loss of a batch is the sum of those of its chunks
         self._check(max(counts))
@@ -101,18 +104,31 @@ class TorchModel:
             )
         self._chunk = most if fine else None
         self.data += f", {most} at a time" if fine else ", whole: its chunks differ"
+        if not fine and sum(kept) > TOO_LARGE and self._left[1:] and DIFFERENCES in self._left:
+            self._left.insert(0, DIFFERENCES)
+
+    @property
+    def how(self) -> str:
+        """The way to products in use."""
+        return self._left[0]
+
+    @property
+    def spares(self) -> bool:
+        """Whether a way that takes more memory would be more precise."""
+        return self.how == DIFFERENCES and len(self._left) > 1
 
     @property
     def precision(self) -> float:
         """Of a product."""
-        return self._eps ** (2.0 / 3.0) if self.how == "finite differences" else self._eps
+        return self._eps ** (2.0 / 3.0) if self.how == DIFFERENCES else self._eps
 
     @property
     def error(self) -> float:
         """Of a product with a unit vector: of finite differences, the largest of a piece's, or of
         their sum's."""
         pieces = -(-max(map(rows, self.batches)) // self._chunk) if self._chunk else 1
-        return self._call.differences.error * (pieces if self._sums else 1)
+        most = self._call.differences.error * (pieces if self._sums else 1)
+        return most if self.how == DIFFERENCES else 0.0
 
     def gaussian(self, seed: int) -> Tensor:
         """The same numbers on every device: drawn on the processor."""
@@ -161,10 +177,12 @@ class TorchModel:
 
     def part(self, number: int, v: Tensor) -> Tensor:
         """H_B v of one batch."""
-        at, along, total = self._at(), self._split(v), torch.zeros_like(v)
+        at, along, total = self._at(), self._split(v), None
         with self._plain():
             for seed, share, piece in self._pieces(number):
-                total.add_(self._join(self._one(at, along, piece, seed)), alpha=share)
+                one = self._join(self._one(at, along, piece, seed))
+                total = one.mul_(share) if total is None else total.add_(one, alpha=share)
+        assert total is not None
         return total
 
     def _plain(self) -> Any:
@@ -177,26 +195,20 @@ class TorchModel:
             yield number + index * len(self.batches), 1.0 if self._sums else share, piece
 
     def _one(self, at: Values, v: Values, batch: Any, number: int) -> Values:
-        ways = list(self._ways)
-        for way in ways[ways.index(self.how) :]:
+        while True:
             try:
-                found = self._ways[way](self._call, at, v, batch, number)
+                return self._ways[self.how](self._call, at, v, batch, number)
             except FlatminError:
                 raise
             except (NotImplementedError, RuntimeError):  # out of memory is one
-                if way == ways[-1]:
+                if not self.another_way():
                     raise
-                continue
-            self.how = way
-            return found
-        raise AssertionError
 
     def another_way(self) -> bool:
         """Take the next way to products; False if there is none."""
-        ways = list(self._ways)
-        if self.how == ways[-1]:
+        if len(self._left) == 1:
             return False
-        self.how = ways[ways.index(self.how) + 1]
+        del self._left[0]
         return True
 
     def gradients(self) -> Iterator[Tensor]:
@@ -205,9 +217,12 @@ class TorchModel:
             total = torch.zeros(self.size, dtype=self._kind, device=self._call.device)
             with self._plain():
                 for seed, share, piece in self._pieces(number):
-                    one = gradient(self._call, self._at(), piece, seed)
+                    one = gradient(self._call, self._copies(), piece, seed)
                     total.add_(self._join(one), alpha=share)
             yield total
+
+    def _copies(self) -> Values:
+        return {name: one.clone() for name, one in self._at().items()}
 
     def _at(self) -> Values:
         return {name: one.detach() for name, one in self._call.chosen.items()}

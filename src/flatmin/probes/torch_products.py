@@ -12,6 +12,7 @@ The Gauss-Newton matrix is J' (d^2 loss / d output^2) J, with J the Jacobian of 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -22,6 +23,7 @@ from torch.func import grad, jvp, vjp
 
 from flatmin.core.errors import SettingError
 from flatmin.probes.torch_call import TorchCall, Values
+from flatmin.probes.torch_gates import Gates
 
 Product = Callable[[TorchCall, Values, Values, Any, int], Values]
 
@@ -57,20 +59,25 @@ def reverse_over_reverse(call: TorchCall, at: Values, v: Values, batch: Any, num
 
 
 def finite_differences(call: TorchCall, at: Values, v: Values, batch: Any, number: int) -> Values:
-    """Central differences."""
+    """Central differences, with kinks held where they are at these weights."""
+    gates = Gates()
+    with torch.no_grad(), gates:
+        call.value(at, batch, number)
 
-    def split(flat: Tensor) -> Values:
-        parts = torch.split(flat, [one.numel() for one in at.values()])
-        named = zip(at.items(), parts, strict=True)
-        return {name: part.reshape(one.shape).to(one.dtype) for (name, one), part in named}
+    def slope(h: float) -> Tensor:
+        with gates.held():
+            there = {name: torch.add(one, v[name], alpha=h) for name, one in at.items()}
+            return flattened(gradient(call, there, batch, number))
 
-    slope = lambda flat: flattened(gradient(call, split(flat), batch, number))  # noqa: E731
-    return split(call.differences.product(slope, flattened(at), flattened(v)))
+    size = math.sqrt(sum(float((one.double() ** 2).sum()) for one in at.values()))
+    found = call.differences.product(slope, size, flattened(v))
+    parts = torch.split(found, [one.numel() for one in at.values()])
+    return {n: part.reshape(at[n].shape).to(at[n].dtype) for n, part in zip(at, parts, strict=True)}
 
 
 def gradient(call: TorchCall, at: Values, batch: Any, number: int) -> Values:
-    """Of the loss of a batch."""
-    leaves = {name: one.detach().clone().requires_grad_() for name, one in at.items()}
+    """Of the loss of a batch; the values given are the leaves."""
+    leaves = {name: one.requires_grad_() for name, one in at.items()}
     value = call.value(leaves, batch, number)
     found = torch.autograd.grad(value, list(leaves.values()), materialize_grads=True)
     return dict(zip(leaves, found, strict=True))
