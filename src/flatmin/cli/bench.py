@@ -13,7 +13,9 @@ from flatmin.core.plain import json_text
 
 def bench(
     cases: Annotated[list[str] | None, typer.Argument(metavar="CASE", help="Default: all.")] = None,
-    results: Annotated[str | None, typer.Option(help="Also write a table to this file.")] = None,
+    results: Annotated[
+        str | None, typer.Option(help="Also write a table to this file, or its rows there.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print a list of JSON objects.")] = False,
 ) -> None:
     """Compare with rivals on this machine: ratios in one run, with their spread."""
@@ -24,8 +26,10 @@ def bench(
     if results is not None:
         from flatmin.core.files import writing
 
-        with writing(Path(results)) as temporary:
-            temporary.write_text(markdown(measured))
+        path = Path(results)
+        earlier = path.read_text() if path.is_file() else ""
+        with writing(path) as temporary:
+            temporary.write_text(markdown(measured, earlier))
     if json:
         print(json_text([result.as_dict() for result in measured]))
         return
