@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import tracemalloc
 import zipfile
 import zlib
 from dataclasses import fields
@@ -546,6 +547,86 @@ def test_a_study_larger_than_a_piece_is_read_in_pieces(
     assert [runs.name(i) for runs in whole for i in range(len(runs))] == [
         runs.name(i) for runs in pieces for i in range(len(runs))
     ]
+
+
+# Statements about one piece and about all: of small starts at two scales, and of residual networks
+# at three depths on three data sets.
+MANY = {
+    "small": """\
+repetitions = 64
+problem = { generator = "gaussian", n = 20, d = 2 }
+architecture = { depth = 2 }
+initialisation = { name = "gaussian" }
+method = { name = "flow" }
+grid = { scale = [0.01, 0.1] }
+""",
+    "residual": """\
+datasets = 3
+repetitions = 30
+problem = { generator = "gaussian", n = 20, d = 2 }
+architecture = { kind = "residual" }
+initialisation = { name = "residual", scale = 0.25 }
+method = { name = "flow" }
+grid = { depth = [2, 4, 8] }
+""",
+}
+
+
+def in_shards(name: str, folder: Path, times: int = 1, most: int = 16) -> Path:
+    """A study of so many times the runs, in shards of a few runs."""
+    from flatmin.study import plan, runner
+
+    spec = re.sub(
+        r"repetitions = (\d+)", lambda m: f"repetitions = {times * int(m[1])}", MANY[name]
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plan, "MOST_RUNS", most)
+        runner.run_study(write_spec(folder, spec), folder / "out")
+    return folder / "out"
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_a_study_read_shard_by_shard_says_what_the_whole_says(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = in_shards(name, tmp_path)
+    whole = check(place)
+    swept = {"small": "vanishing-scale-limit", "residual": "corollary-3"}[name]
+    assert any(r.statement == swept and r.slack is not None for r in whole)
+    monkeypatch.setattr(directories, "PIECE_BYTES", 1)
+    monkeypatch.setattr(check_module, "_PICTURE_BYTES", 0)
+    pieces = [len(runs) for runs in directory_evidence(place)]
+    assert len(pieces) > 4
+    assert max(pieces) <= 16
+    streamed = check(place)
+    assert (streamed.networks, streamed.missing) == (whole.networks, whole.missing)
+    assert by_name(streamed).keys() == by_name(whole).keys()
+    for one, other in zip(whole, streamed, strict=True):
+        assert (one.verdict, one.why, one.violations) == (
+            other.verdict,
+            other.why,
+            other.violations,
+        )
+        if one.slack is not None:
+            numbers = [(r.slack, r.bound, r.measured) for r in (one, other)]
+            assert numbers[1] == pytest.approx(numbers[0], rel=1e-12, abs=1e-12), one.name
+
+
+def test_memory_of_a_check_does_not_grow_with_the_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By less than one number a run."""
+    monkeypatch.setattr(check_module, "_PICTURE_BYTES", 0)
+    (piece,) = directory_evidence(in_shards("small", tmp_path, times=4, most=512))
+    assert len(piece) == 512
+    peaks = []
+    for count in (10, 10, 100):  # the first one loads what all need
+        tracemalloc.start()
+        pieces = (piece.some(np.ones(len(piece), dtype=bool)) for _ in range(count))
+        assert check(pieces).networks == count * len(piece)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[2] - peaks[1] < 8 * 90 * len(piece)
 
 
 def test_arrays_whose_compression_is_broken_are_no_run(tmp_path):

@@ -56,11 +56,13 @@ def test_differences_against_scipy_and_their_coverage():
     first, second = random.standard_normal((DRAWS, 5)), 3.0 * random.standard_normal((DRAWS, 9))
     interval = ttest_ind(first[0], second[0], equal_var=False).confidence_interval(0.99)
     expected = (interval.high - interval.low) / 2.0
-    assert difference_half_width(first[0], second[0], 0.99) == pytest.approx(expected, rel=1e-10)
-    half = np.array([difference_half_width(*pair) for pair in zip(first, second, strict=True)])
+    spread = np.column_stack([np.std(one, axis=1, ddof=1) for one in (first, second)])
+    found = difference_half_width(spread[0], (5, 9), 0.99)
+    assert found == pytest.approx(expected, rel=1e-10)
+    half = np.array([difference_half_width(pair, (5, 9)) for pair in spread])
     apart = np.abs(first.mean(axis=1) - second.mean(axis=1))
     assert OFTEN[0] <= np.mean(apart <= half) <= OFTEN[1]
-    assert difference_half_width(np.ones(3), np.zeros(4)) == 0.0
+    assert difference_half_width((0.0, 0.0), (3, 4)) == 0.0
 
 
 @pytest.mark.parametrize("n", [6, 7, 20, 61])

@@ -63,19 +63,22 @@ def half_width(deviation: float, count: int, confidence: float = CONFIDENCE) -> 
     return float(stdtrit(count - 1, 0.5 * (1.0 + confidence)) * error)
 
 
-def difference_half_width(first: Any, second: Any, confidence: float = CONFIDENCE) -> float:
-    """Half of Welch's (1947) interval of the difference of two means, of two values or more each.
+def difference_half_width(
+    deviations: tuple[float, float], counts: tuple[int, int], confidence: float = CONFIDENCE
+) -> float:
+    """Half of Welch's (1947) interval of the difference of two means, from the standard deviations
+    of both samples, of two values or more each.
 
     Its degrees of freedom are those of Satterthwaite, (v_1 + v_2)^2 / sum_i v_i^2/(n_i - 1) with
     v_i the squared standard errors.
     """
     from scipy.special import stdtrit
 
-    squares = np.array([np.var(one, ddof=1) / len(one) for one in (first, second)])
+    squares = np.square(deviations) / counts
     if not squares.sum():
         return 0.0
     shares = squares / squares.sum()
-    freedom = 1.0 / np.sum(shares**2 / (len(first) - 1.0, len(second) - 1.0))
+    freedom = 1.0 / np.sum(shares**2 / (np.array(counts) - 1.0))
     return float(stdtrit(freedom, 0.5 * (1.0 + confidence)) * np.sqrt(squares.sum()))
 
 

@@ -1,7 +1,7 @@
 """All statements on all evidence: one record per statement and part, at its tightest.
 
-Evidence comes piece by piece. What is kept of a piece are its records, their two sides for pictures
-as long as there is room, and its gist for statements about many pieces.
+Evidence comes piece by piece. What is kept of a piece are its records, merged with those before,
+their two sides for pictures as long as there is room, and its gist for statements about all pieces.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ from flatmin.dynamics.training import Training
 from flatmin.ledger.collect import evidence_of
 from flatmin.ledger.descent import as_flow, better_sample, rate_notes
 from flatmin.ledger.evidence import Evidence
+from flatmin.ledger.gist import Gists
 from flatmin.ledger.ledger import Ledger
 from flatmin.ledger.lemma_3 import lemma_3
 from flatmin.ledger.record import Record, Verdict, merge
-from flatmin.ledger.statement import Statement
+from flatmin.ledger.statement import Statement, applying
 from flatmin.ledger.statements import STATEMENTS
 
-# Bytes of both sides of records that are kept for pictures; the rest is merged as it comes.
-_PICTURE_BYTES = 1 << 26
+# Bytes of records that are kept with both sides for pictures, and of one besides its sides; the
+# rest is merged as it comes.
+_PICTURE_BYTES, _RECORD_BYTES = 1 << 26, 2000
 
 
 def check(
@@ -86,7 +88,8 @@ def _evidence(runs: Any) -> Iterable[Evidence]:
         return [runs]
     place = getattr(runs, "directory", runs)
     if not isinstance(place, str | Path):
-        return list(runs)
+        pieces: Iterable[Evidence] = runs
+        return pieces
     if not Path(place).is_dir():
         raise DataError(f"there is no folder {str(place)!r}")
     from flatmin.ledger.directories import directory_evidence
@@ -103,7 +106,7 @@ class _Book:
         """Runs at several rates, for `rate_notes`."""
         self._found: dict[str, list[Record]] = {statement.id: [] for statement in STATEMENTS}
         self._merged: dict[str, list[Record]] = {statement.id: [] for statement in STATEMENTS}
-        self._gists: list[Evidence] = []
+        self._gists = {one.id: Gists(one.sweep) for one in STATEMENTS if one.sweep is not None}
         self._subjects: set[object] = set()
         self._bytes = 0
 
@@ -113,19 +116,22 @@ class _Book:
         new = runs.subject not in self._subjects
         self._subjects.add(runs.subject)
         for statement in STATEMENTS:
-            if not statement.sweep and (new or not statement.once):
-                for record in _records(statement, [runs]):
+            if new or not statement.once:
+                for record in _records(statement, runs):
                     self._keep(record)
+        for gists in self._gists.values():
+            gists.add(runs)
         self.sample = better_sample(self.sample, runs)
-        self._gists.append(runs.gist())
 
     def _keep(self, record: Record) -> None:
         """A record as it is while there is room, then merged with others of its statement."""
-        if record.sides is not None:
-            self._bytes += 4 * record.sides.slack.nbytes
-        if self._bytes < _PICTURE_BYTES:
-            self._found[record.statement].append(record)
-            return
+        if record.slack is not None:
+            self._bytes += _RECORD_BYTES + (record.sides.nbytes if record.sides else 0)
+            if self._bytes < _PICTURE_BYTES:
+                # A side may be part of a table, which would stay with it.
+                sides = record.sides.copy() if record.sides else None
+                self._found[record.statement].append(replace(record, sides=sides))
+                return
         before = self._merged[record.statement]
         before.append(replace(record, sides=None))
         # What does not apply must not add to the count of what does.
@@ -137,24 +143,22 @@ class _Book:
         every = []
         for statement in STATEMENTS:
             found = self._found[statement.id] + self._merged[statement.id]
-            if statement.sweep and self._gists:
-                found = _records(statement, self._gists)
+            if statement.id in self._gists:
+                found += statement.over(self._gists[statement.id])
             if statement.id == "lemma-3":
                 found = list(lemma_3) or found
-            # What applies to some of the runs says more than that it does not apply to others.
-            every += [record for record in found if record.slack is not None] or found
+            every += applying(found)
         return every
 
 
-def _records(statement: Statement, cases: Sequence[Evidence]) -> list[Record]:
+def _records(statement: Statement, runs: Evidence) -> list[Record]:
     """The records of a statement; "flow only" means that all but being a flow is met."""
     if not statement.flow:
-        return statement(cases)
+        return statement.of(runs)
+    as_if = [] if runs.flow else statement.of(as_flow(runs))
+    verdicts = {record.part: record.verdict for record in as_if}
     records = []
-    for runs in cases:
-        as_if = [] if runs.flow else statement(as_flow(runs))
-        verdicts = {record.part: record.verdict for record in as_if}
-        for record in statement(runs):
-            met = verdicts.get(record.part) is not Verdict.NOT_APPLICABLE
-            records.append(replace(record, flow_only=record.flow_only and met))
+    for record in statement.of(runs):
+        met = verdicts.get(record.part) is not Verdict.NOT_APPLICABLE
+        records.append(replace(record, flow_only=record.flow_only and met))
     return records

@@ -40,6 +40,12 @@ from flatmin.study.store import Store
 # Of a piece of a study's evidence; numbers of a row, and bytes of a cell of a trace.
 PIECE_BYTES = 1 << 24
 ROW_NUMBERS, TRACE_BYTES = 60, 16
+# What is looked at of a run's row.
+LAYERS = ("spectral_norm", "rank_one_defect", "alignment")
+COLUMNS = (
+    *("run", "state", "scale", "learning_rate", "steps", "excess_risk", "sharpness"),
+    *("sharpness_residual", "integration_error", *LAYERS),
+)
 # What reading a file that was cut, mixed up or written by something else may raise.
 DAMAGE = (
     *(OSError, EOFError, ValueError, KeyError, TypeError, RecursionError),
@@ -161,10 +167,10 @@ def study_evidence(directory: Path) -> Iterator[Evidence]:
 
     held = _Piece(study)
     for number in sorted(first, key=order):
-        table = rows.shard(number).to_pandas()
+        table = rows.read(number).select(COLUMNS).to_pandas()
         table = table[table["state"] != State.DIVERGED.value].set_index("run", drop=False)
         trace = recorded.get(rows.paths[number].name)
-        frames = {} if trace is None else dict(list(traces.shard(trace).to_pandas().groupby("run")))
+        frames = {} if trace is None else dict(list(traces.read(trace).to_pandas().groupby("run")))
         for _, members in groupby(map(run_of, table.index), key=_group):
             group = list(members)
             if not held.takes(group[0]):
@@ -270,9 +276,7 @@ def _study_case(study: Study, runs: Sequence[Run], table: Any, frames: Sequence[
         residual=table["sharpness_residual"].to_numpy(dtype=float),
         trace=_study_trace(frames, descent),
         last={
-            name: np.stack(table[name].to_list())
-            for name in ("spectral_norm", "rank_one_defect", "alignment")
-            if table[name].notna().all()
+            name: np.stack(table[name].to_list()) for name in LAYERS if table[name].notna().all()
         },
         method=study.method.with_rates(table["learning_rate"].to_numpy(dtype=float)),
         error=None if descent else table["integration_error"].to_numpy(dtype=float),

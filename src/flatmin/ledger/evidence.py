@@ -17,9 +17,9 @@ from flatmin.core.arrays import Float, Whole, Yes
 from flatmin.data.regression import Regression
 from flatmin.data.samples import Samples
 from flatmin.dynamics.measures import invariants
-from flatmin.dynamics.methods import GradientDescent, GradientFlow, Method
+from flatmin.dynamics.methods import GradientFlow, Method
 from flatmin.ledger.record import Place
-from flatmin.network.architecture import Architecture, Family
+from flatmin.network.architecture import Family
 from flatmin.network.ensemble import Ensemble
 from flatmin.theory.minimal_sharpness import minimal_sharpness
 
@@ -66,8 +66,6 @@ class Evidence:
     samples: Samples | None = None
     names: Sequence[str] | Whole = ()
     """How to call the networks; numbers are those of runs, and without any they are counted."""
-    room: Float | None = None
-    """`minimiser_room` where the weights that it follows from are no longer there."""
 
     def __len__(self) -> int:
         return len(self.initial)
@@ -168,8 +166,6 @@ class Evidence:
         sharpness comes on top. For other activations R_min is not the least risk, and only the
         residual is left.
         """
-        if self.room is not None:
-            return self.room
         rounding = 100.0 * EPSILON * self.sharpness
         if not self.linear:
             return np.asarray(self.residual + rounding)
@@ -246,46 +242,19 @@ class Evidence:
     def some(self, chosen: Yes) -> Evidence:
         """The evidence of the chosen networks only."""
 
-        names = ("scale", "settled", "steps", "excess", "sharpness", "residual", "error", "room")
+        names = ("scale", "settled", "steps", "excess", "sharpness", "residual", "error")
         each = {name: getattr(self, name) for name in (*names, "final")}
         picked: Any = {name: one if one is None else one[chosen] for name, one in each.items()}
-        gist = self.room is not None
-        few = _hollow(self.initial.architecture, int(np.count_nonzero(chosen))) if gist else None
         return replace(
             self,
             **picked,
-            initial=few or self.initial[chosen],
+            initial=self.initial[chosen],
             method=self.method.some(chosen),
             trace={name: values[:, chosen] for name, values in self.trace.items()},
             last={name: values[chosen] for name, values in self.last.items()},
             names=self.names[chosen]
             if isinstance(self.names, np.ndarray)
             else [self.name(int(i)) for i in np.flatnonzero(chosen)],
-        )
-
-    def gist(self) -> Evidence:
-        """What statements about many pieces of evidence look at: of a trace the first and the last
-        entry of each run, no weights, and no number of a run that they do not use."""
-        names = self.trace.keys() & {"excess_risk", "gradient", "theta"}
-        trace = {name: np.stack([self.trace[name][0], self.last_recorded(name)]) for name in names}
-        nothing = np.broadcast_to(np.nan, (len(self),))
-        error = largest_error(self)
-        # Copies, since an array may be part of a larger table.
-        return replace(
-            self,
-            initial=_hollow(self.initial.architecture, len(self)),
-            final=None,
-            scale=self.scale.copy(),
-            sharpness=self.sharpness.copy(),
-            names=self.names.copy() if isinstance(self.names, np.ndarray) else self.names,
-            method=self.method if self.flow else GradientDescent(1.0),
-            trace=trace,
-            last={name: values for name, values in self.last.items() if name == "theta"},
-            steps=nothing,
-            excess=nothing,
-            residual=nothing,
-            error=None if error is None else np.broadcast_to(error, (len(self),)),
-            room=self.minimiser_room,
         )
 
     def name(self, network: int) -> str:
@@ -311,11 +280,6 @@ class Evidence:
             return ", ".join([*words, *(f"{axis} {found[axis] + 1}" for axis in others)])
 
         return Place(describe, axes)
-
-
-def _hollow(architecture: Architecture, count: int) -> Ensemble:
-    """Networks of an architecture without memory for their weights."""
-    return Ensemble(architecture, np.broadcast_to(0.0, (count, architecture.parameters, 1)), count)
 
 
 def largest_error(*cases: Evidence) -> float | None:

@@ -52,6 +52,18 @@ class Sides:
     x: Float | None = None
     x_name: str = ""
 
+    @property
+    def nbytes(self) -> int:
+        """Memory that a copy takes."""
+        return 4 * self.slack.nbytes
+
+    def copy(self) -> Sides:
+        """The same in memory of its own."""
+        measured, bound, slack, room = map(
+            np.array, (self.measured, self.bound, self.slack, self.room)
+        )
+        return replace(self, measured=measured, bound=bound, slack=slack, room=room)
+
 
 class Verdict(StrEnum):
     """What a check found. The values are the words a user reads."""

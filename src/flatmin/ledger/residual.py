@@ -14,22 +14,20 @@ three of them the constant is shown and not judged.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from flatmin.core.arrays import Float, Yes
 from flatmin.core.statistics import mean_half_width
+from flatmin.data.regression import Regression
 from flatmin.ledger.evidence import Evidence, largest_error
+from flatmin.ledger.gist import Gist, Sweep
 from flatmin.ledger.record import Record, at_least, at_most
-from flatmin.ledger.statement import NotApplicable, lacks, statement
+from flatmin.ledger.statement import NotApplicable, lacks, need, statement
 
 Measure = Callable[[Evidence], Float | None]
-
-SIZES: dict[str, Callable[[Evidence], int]] = {
-    "L": lambda runs: runs.depth,
-    "d": lambda runs: runs.regression.d,
-}
 
 # A run stands still if its gradient has fallen to this share of what it was.
 STILL = 1e-6
@@ -53,155 +51,37 @@ def sharpness_ratio(runs: Evidence) -> Float:
     return np.where(runs.settled, ratio, np.nan)
 
 
-@statement("Residual flow converges", _THETA, WORDS, sweep=True)
-def theorem_4(cases: Sequence[Evidence]) -> list[Record]:
-    """Theorem 4: from W_k(0) = I + s/sqrt(Ld) N_k with R(W(0)) - R_min small, gradient flow
-    converges to W_k(0) + theta_k/L with |theta_k|_F bounded by a number that depends on s only."""
-    why = lacks(cases[0], one_output=True, inits=["residual"])
-    return _bounded_theta(_residual(cases, one_output=True, why=why))
+def _size(gist: Gist, letter: str) -> int:
+    return gist.depth if letter == "L" else gist.regression.d
 
 
-@statement("Several outputs", _THETA, WORDS, sweep=True)
-def theorem_5(cases: Sequence[Evidence]) -> list[Record]:
-    """Theorem 5: Theorem 4 for several outputs, P = W_L...W_1 without p."""
-    several = "several outputs (here 1)" if cases[0].one_output else ""
-    why = lacks(cases[0]) or several or lacks(cases[0], inits=["residual"])
-    return _bounded_theta(_residual(cases, one_output=False, why=why))
-
-
-@statement(
-    "Sharpness, residual start",
-    {"lower": "sharpness S", "bounded": "(S/S_min) / (Λ/λ)"},
-    WORDS,
-    sweep=True,
-)
-def corollary_3(cases: Sequence[Evidence]) -> list[Record]:
-    """Corollary 3: 1 <= S/S_min <= C Lam/lam with C depending on s only."""
-    why = lacks(cases[0], one_output=True, inits=["residual"])
-    chosen = _residual(cases, one_output=True, why=why)
-    lower = [
-        at_least(
-            runs.sharpness,
-            runs.minimal_sharpness,
-            part="lower",
-            hypothesis=_hypothesis(chosen),
-            applies=runs.settled & runs.regression.full_rank & runs.flow,
-            why=lacks(runs, minimiser=True)
-            or f"Sigma of full rank (here {runs.regression.rank} of {runs.regression.d})",
-            room=runs.minimiser_room,
-            **_of_flow(runs),
-        )
-        for runs in chosen
-    ]
-    return lower + _no_growth("C", chosen, sharpness_ratio)
-
-
-def _of_flow(runs: Evidence) -> dict[str, Any]:
-    """What a comparison of runs that is about gradient flow says."""
-    error = largest_error(runs)
-    return {"place": runs.place("network"), "flow_only": not runs.flow, "error": error}
-
-
-def _bounded_theta(cases: Sequence[Evidence]) -> list[Record]:
-    arrived = [
-        at_least(
-            _arrived(runs),
-            1.0,
-            part="converges",
-            hypothesis=_hypothesis(cases),
-            applies=_near(runs)[0] & runs.flow,
-            why=_near(runs)[1],
-            **_of_flow(runs),
-            note="1 if gradient flow arrived at a minimiser, 0 if it stands still elsewhere",
-        )
-        for runs in cases
-    ]
-    return arrived + _no_growth("max |theta_k|", cases, theta_norm)
-
-
-def _arrived(runs: Evidence) -> Float:
-    """1 at a minimiser, 0 at rest elsewhere; NaN for a run that was ended on its way."""
-    found = np.where(runs.settled, 1.0, np.nan)
-    gradient = runs.trace.get("gradient", np.empty((0, len(runs))))
-    for network in np.flatnonzero(~runs.settled):
-        known = gradient[np.isfinite(gradient[:, network]), network]
-        if len(known) and known[-1] <= STILL * known[0]:
-            found[network] = 0.0
-    return found
-
-
-def _near(runs: Evidence) -> tuple[Yes, str]:
-    """Which runs begin below every saddle, so that gradient flow cannot end at one; and if none
-    does, why.
-
-    C_4 is not given; this much is needed. At a critical point that is no minimiser the map lacks a
-    direction of P* Sigma^{1/2}, which costs at least its smallest singular value squared.
-    """
-    if "excess_risk" not in runs.trace:
-        return np.zeros(len(runs), dtype=bool), lacks(runs, measured=["excess_risk"])
-    start = runs.excess_risk[0]
-    saddle = np.linalg.svd(np.atleast_2d(runs.regression.q.T), compute_uv=False)[-1] ** 2
-    below = f"R(W(0)) - R_min below every saddle's, {saddle:.3g}"
-    return np.asarray(start < saddle), f"{below} (here {np.min(start):.3g} or more)"
-
-
-def _residual(cases: Sequence[Evidence], one_output: bool, why: str) -> list[Evidence]:
-    """Runs from residual initialisation, those of one scale s together; `why` there may be none."""
-    chosen = [
-        runs
-        for runs in cases
-        if runs.linear and runs.init == "residual" and runs.one_output == one_output
-    ]
-    if not chosen:
-        raise NotApplicable(why)
-    return [runs.some(runs.scale == s) for runs in chosen for s in np.unique(runs.scale)]
-
-
-def _hypothesis(cases: Sequence[Evidence]) -> str:
-    """The hypothesis with the number that must be small: C_4 is not given in numbers."""
-    ratios = [
-        float(np.max(runs.excess_risk[0]))
-        * runs.regression.largest_eigenvalue
-        / (runs.regression.smallest_eigenvalue * runs.output_norm) ** 2
-        for runs in cases
-        if "excess_risk" in runs.trace
-    ]
-    if not ratios:
-        return WORDS
-    return f"{WORDS}, (R(W(0)) - R_min) Lam/(lam |p|)^2 <= {max(ratios):.3g}"
-
-
-def _no_growth(name: str, cases: Sequence[Evidence], measure: Measure) -> list[Record]:
+def _no_growth(name: str, gists: Sequence[Gist]) -> list[Record]:
     """One record for each size that was doubled twice and kind of start, with or without noise."""
-    records = []
+    ratios = [_start_ratio(gist.start, gist.regression, gist.output_norm) for gist in gists]
+    records, words = [], _hypothesis(ratios)
     for kind, noisy in (("with noise", True), ("without noise", False)):
-        starts = [runs for runs in cases if bool(np.any(runs.scale > 0.0)) == noisy]
+        starts = [gist for gist in gists if (gist.scale > 0.0) == noisy]
         for letter, other in (("L", "d"), ("d", "L")):
             # Runs that differ in one size only.
-            groups: dict[tuple[int, float], list[Evidence]] = {}
-            for runs in starts:
-                groups.setdefault((SIZES[other](runs), float(runs.scale[0])), []).append(runs)
+            groups: dict[object, list[Gist]] = {}
+            for gist in starts:
+                groups.setdefault((_size(gist, other), gist.scale, gist.flow), []).append(gist)
             for group in groups.values():
-                table = _table(group, letter, measure)
+                table = _table(group, letter)
                 if len(table) >= 3:
-                    part = {"part": f"bounded in {letter}, {kind}", "error": largest_error(*group)}
-                    part["hypothesis"] = _hypothesis(cases)
-                    records.append(_doubling(name, letter, table, cases[0].flow, part))
+                    errors = [gist.error for gist in group if gist.error is not None]
+                    part: dict[str, Any] = {"part": f"bounded in {letter}, {kind}"}
+                    part |= {"hypothesis": words, "error": max(errors, default=None)}
+                    records.append(_doubling(name, letter, table, group[0].flow, part))
     return records
 
 
-def _table(group: Sequence[Evidence], letter: str, measure: Measure) -> dict[int, list[float]]:
+def _table(group: Sequence[Gist], letter: str) -> dict[int, list[float]]:
     """size -> the mean over networks, one number per data set, data sets in the order given."""
-    found: dict[tuple[int, object], list[Float]] = {}
-    for runs in sorted(group, key=SIZES[letter]):
-        values = measure(runs)
-        if values is not None:
-            found.setdefault((SIZES[letter](runs), runs.subject), []).append(values)
     table: dict[int, list[float]] = {}
-    for (size, _), parts in found.items():
-        values = np.concatenate(parts)
-        if np.isfinite(values).any():
-            table.setdefault(size, []).append(float(np.nanmean(values)))
+    for gist in sorted(group, key=lambda gist: _size(gist, letter)):
+        if gist.sums.count:
+            table.setdefault(_size(gist, letter), []).append(gist.sums.mean)
     return table
 
 
@@ -235,3 +115,124 @@ def _doubling(
         note=f"constant measured: {name} by {letter}: {listed}",
         **fields,
     )
+
+
+def _start_ratio(start: float | None, data: Regression, output_norm: float) -> float:
+    """(R(W(0)) - R_min) Lam/(lam |p|)^2, which must be small; NaN where it was not recorded."""
+    if start is None:
+        return np.nan
+    return start * data.largest_eigenvalue / (data.smallest_eigenvalue * output_norm) ** 2
+
+
+def _hypothesis(ratios: Sequence[float]) -> str:
+    """The hypothesis with the number that must be small: C_4 is not given in numbers."""
+    known = [ratio for ratio in ratios if not np.isnan(ratio)]
+    if not known:
+        return WORDS
+    return f"{WORDS}, (R(W(0)) - R_min) Lam/(lam |p|)^2 <= {max(known):.3g}"
+
+
+def _sweep(one_output: bool, name: str, measure: Measure) -> Sweep:
+    """That a measure of runs from residual initialisation does not grow."""
+
+    def key(runs: Evidence) -> object:
+        fits = runs.linear and runs.init == "residual" and runs.one_output == one_output
+        return runs.subject if fits else None
+
+    return Sweep(key, measure, partial(_no_growth, name))
+
+
+@statement(
+    "Residual flow converges", _THETA, WORDS, sweep=_sweep(True, "max |theta_k|", theta_norm)
+)
+def theorem_4(runs: Evidence) -> list[Record]:
+    """Theorem 4: from W_k(0) = I + s/sqrt(Ld) N_k with R(W(0)) - R_min small, gradient flow
+    converges to W_k(0) + theta_k/L with |theta_k|_F bounded by a number that depends on s only."""
+    need(runs, one_output=True, inits=["residual"])
+    return list(map(_converges, _by_scale(runs)))
+
+
+@statement("Several outputs", _THETA, WORDS, sweep=_sweep(False, "max |theta_k|", theta_norm))
+def theorem_5(runs: Evidence) -> list[Record]:
+    """Theorem 5: Theorem 4 for several outputs, P = W_L...W_1 without p."""
+    need(runs)
+    if runs.one_output:
+        raise NotApplicable("several outputs (here 1)")
+    need(runs, inits=["residual"])
+    return list(map(_converges, _by_scale(runs)))
+
+
+@statement(
+    "Sharpness, residual start",
+    {"lower": "sharpness S", "bounded": "(S/S_min) / (Λ/λ)"},
+    WORDS,
+    sweep=_sweep(True, "C", sharpness_ratio),
+)
+def corollary_3(runs: Evidence) -> list[Record]:
+    """Corollary 3: 1 <= S/S_min <= C Lam/lam with C depending on s only."""
+    need(runs, one_output=True, inits=["residual"])
+    return [
+        at_least(
+            some.sharpness,
+            some.minimal_sharpness,
+            part="lower",
+            applies=some.settled & some.regression.full_rank & some.flow,
+            why=lacks(some, minimiser=True)
+            or f"Sigma of full rank (here {some.regression.rank} of {some.regression.d})",
+            room=some.minimiser_room,
+            **_of_flow(some),
+        )
+        for some in _by_scale(runs)
+    ]
+
+
+def _of_flow(runs: Evidence) -> dict[str, Any]:
+    """What a comparison of runs that is about gradient flow says."""
+    common = {"place": runs.place("network"), "flow_only": not runs.flow}
+    start = float(np.max(runs.excess_risk[0])) if "excess_risk" in runs.trace else None
+    words = _hypothesis([_start_ratio(start, runs.regression, runs.output_norm)])
+    return common | {"error": largest_error(runs), "hypothesis": words}
+
+
+def _by_scale(runs: Evidence) -> list[Evidence]:
+    """Runs of one scale s together."""
+    return [runs.some(runs.scale == s) for s in np.unique(runs.scale)]
+
+
+def _converges(runs: Evidence) -> Record:
+    meets, why = _near(runs)
+    return at_least(
+        _arrived(runs),
+        1.0,
+        part="converges",
+        applies=meets & runs.flow,
+        why=why,
+        **_of_flow(runs),
+        note="1 if gradient flow arrived at a minimiser, 0 if it stands still elsewhere",
+    )
+
+
+def _arrived(runs: Evidence) -> Float:
+    """1 at a minimiser, 0 at rest elsewhere; NaN for a run that was ended on its way."""
+    found = np.where(runs.settled, 1.0, np.nan)
+    gradient = runs.trace.get("gradient", np.empty((0, len(runs))))
+    for network in np.flatnonzero(~runs.settled):
+        known = gradient[np.isfinite(gradient[:, network]), network]
+        if len(known) and known[-1] <= STILL * known[0]:
+            found[network] = 0.0
+    return found
+
+
+def _near(runs: Evidence) -> tuple[Yes, str]:
+    """Which runs begin below every saddle, so that gradient flow cannot end at one; and if none
+    does, why.
+
+    C_4 is not given; this much is needed. At a critical point that is no minimiser the map lacks a
+    direction of P* Sigma^{1/2}, which costs at least its smallest singular value squared.
+    """
+    if "excess_risk" not in runs.trace:
+        return np.zeros(len(runs), dtype=bool), lacks(runs, measured=["excess_risk"])
+    start = runs.excess_risk[0]
+    saddle = np.linalg.svd(np.atleast_2d(runs.regression.q.T), compute_uv=False)[-1] ** 2
+    below = f"R(W(0)) - R_min below every saddle's, {saddle:.3g}"
+    return np.asarray(start < saddle), f"{below} (here {np.min(start):.3g} or more)"

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from flatmin.core.arrays import Yes
+from flatmin.core.arrays import Float, Yes
 from flatmin.core.statistics import difference_half_width
 from flatmin.ledger.convergence import a1
-from flatmin.ledger.evidence import EPSILON, Evidence, largest_error
+from flatmin.ledger.evidence import EPSILON, Evidence
+from flatmin.ledger.gist import Gist, Sweep
 from flatmin.ledger.record import Record, at_least, at_most, sandwich
 from flatmin.ledger.statement import NotApplicable, lacks, need, statement
 from flatmin.theory.minimal_sharpness import corollary_2_bound
@@ -80,13 +81,64 @@ def corollary_2(runs: Evidence) -> list[Record]:
     ]
 
 
+def limit_distance(runs: Evidence) -> Float:
+    """|S/limit - 1| of the runs that found a minimiser."""
+    distance = np.abs(runs.sharpness / limit_of(runs.regression, runs.depth) - 1.0)
+    return np.where(runs.settled, distance, np.nan)
+
+
+def _same_limit(runs: Evidence) -> object:
+    """Runs of one limit together: on the same data, as deep."""
+    if not runs.plain or runs.init not in SMALL:
+        return None
+    return runs.regression.w_star.tobytes(), runs.depth
+
+
+def _nearer(gists: Sequence[Gist]) -> list[Record]:
+    """One record for each data set and depth with two scales of two runs or more."""
+    groups: dict[object, list[Gist]] = {}
+    for gist in gists:
+        key = gist.regression.w_star.tobytes(), gist.depth, gist.flow
+        groups.setdefault(key, []).append(gist)
+    return [record for group in groups.values() for record in _limit(group)]
+
+
+def _limit(group: Sequence[Gist]) -> list[Record]:
+    first, room = group[0], max(gist.room for gist in group)
+    limit = limit_of(first.regression, first.depth)
+    counted = sorted((g for g in group if g.sums.count > 1), key=lambda gist: gist.scale)
+    if len(counted) < 2:
+        return []
+    scales = np.array([gist.scale for gist in counted])
+    distance = np.array([gist.sums.mean for gist in counted])
+    unsure = [
+        difference_half_width((a.deviation, b.deviation), (a.count, b.count), confidence=0.99)
+        for a, b in pairwise(gist.sums for gist in counted)
+    ]
+    rate = np.polyfit(np.log(scales), np.log(np.maximum(distance, EPSILON)), 1)[0]
+    listed = ", ".join(f"{d:.2g} at {s:.3g}" for s, d in zip(scales, distance, strict=True))
+    record = at_most(
+        distance[:-1],
+        distance[1:],
+        room=np.array(unsure) + room / limit,
+        applies=first.flow,
+        flow_only=not first.flow,
+        error=max((gist.error for gist in group if gist.error is not None), default=None),
+        place=lambda index: f"depth {first.depth}, scale {scales[index[0]]:.3g}",
+        x=scales[:-1],
+        x_name="initial scale",
+        note=f"|S/limit - 1| is {listed}: about scale^{rate:.2g}",
+    )
+    return [record]
+
+
 @statement(
     "Where tiny weights end",
     "|S/limit - 1|",
     "gradient flow from small weights at several scales, d_L = 1, p = 1",
-    sweep=True,
+    sweep=Sweep(_same_limit, limit_distance, _nearer),
 )
-def vanishing_scale_limit(cases: Sequence[Evidence]) -> list[Record]:
+def vanishing_scale_limit(runs: Evidence) -> list[Record]:
     """As the initial scale tends to 0, S tends to 2 t_0 lambda_max(Sigma + (L-1) z z').
 
     A limit has no rate, so it is checked as what it says: on the same data and depth, the mean
@@ -94,43 +146,5 @@ def vanishing_scale_limit(cases: Sequence[Evidence]) -> list[Record]:
     the sharpness, the room is the half-width of a 99 % confidence interval of the difference of the
     two means (Welch's), so that a scale needs two networks.
     """
-    groups: dict[tuple[bytes, int], list[Evidence]] = {}
-    for runs in cases:
-        if runs.plain and runs.init in SMALL:
-            groups.setdefault((runs.regression.w_star.tobytes(), runs.depth), []).append(runs)
-    records = [record for group in groups.values() for record in _limit(group)]
-    if not records:
-        several = "two initial scales or more, with two runs each that reached a minimiser"
-        why = lacks(cases[0], plain=True, inits=SMALL) or several
-        raise NotApplicable(why, "one scale only")
-    return records
-
-
-def _limit(group: Sequence[Evidence]) -> list[Record]:
-    limit = limit_of(group[0].regression, group[0].depth)
-    # |S/limit - 1| of the runs that reached a minimiser, by their scale.
-    scale = np.concatenate([runs.scale[runs.settled] for runs in group])
-    every = np.concatenate([runs.sharpness[runs.settled] for runs in group])
-    counted, counts = np.unique(scale, return_counts=True)
-    scales = counted[counts > 1]
-    if len(scales) < 2:
-        return []
-    distances = [np.abs(every[scale == one] / limit - 1.0) for one in scales]
-    room = max(float(np.max(runs.minimiser_room[runs.settled], initial=0.0)) for runs in group)
-    distance = np.array([np.mean(one) for one in distances])
-    unsure = [difference_half_width(*pair, confidence=0.99) for pair in pairwise(distances)]
-    rate = np.polyfit(np.log(scales), np.log(np.maximum(distance, EPSILON)), 1)[0]
-    listed = ", ".join(f"{d:.2g} at {s:.3g}" for s, d in zip(scales, distance, strict=True))
-    record = at_most(
-        distance[:-1],
-        distance[1:],
-        room=np.array(unsure) + room / limit,
-        applies=group[0].flow,
-        flow_only=not group[0].flow,
-        error=largest_error(*group),
-        place=lambda index: f"depth {group[0].depth}, scale {scales[index[0]]:.3g}",
-        x=scales[:-1],
-        x_name="initial scale",
-        note=f"|S/limit - 1| is {listed}: about scale^{rate:.2g}",
-    )
-    return [record]
+    several = "two initial scales or more, with two runs each that reached a minimiser"
+    raise NotApplicable(lacks(runs, plain=True, inits=SMALL) or several, "one scale only")

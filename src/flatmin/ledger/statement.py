@@ -10,6 +10,7 @@ import numpy as np
 
 from flatmin.core.arrays import Float
 from flatmin.ledger.evidence import Evidence, largest_error
+from flatmin.ledger.gist import Gists, Sweep
 from flatmin.ledger.record import Record, Verdict
 
 
@@ -25,8 +26,8 @@ class NotApplicable(Exception):
 class Statement:
     """One statement; called with evidence it gives its records, one or more for each part.
 
-    `judge` sees runs of one architecture, or with `sweep` all of them at once; with `once` runs of
-    each data set and shape once, as what they did does not matter. A statement that is
+    `judge` sees runs of one architecture, with `once` runs of each data set and shape once, as what
+    they did does not matter; `sweep` sees what is left of all of them. A statement that is
     proved for gradient `flow` is measured on gradient descent too, and says so. The hypothesis
     stands where a record has none of its own.
     """
@@ -38,8 +39,8 @@ class Statement:
     hypothesis: str
     judge: Callable[[Any], Record | list[Record]]
     flow: bool = False
-    sweep: bool = False
     once: bool = False
+    sweep: Sweep | None = None
 
     def __post_init__(self) -> None:
         for name in ("__doc__", "__module__"):  # as the documentation finds them
@@ -52,19 +53,32 @@ class Statement:
             for runs in cases:
                 first.setdefault(runs.subject, runs)
             cases = list(first.values())
-        found = [self._records(one) for one in ([cases] if self.sweep else cases)]
-        return [record for records in found for record in records]
+        found = [record for runs in cases for record in self.of(runs)]
+        if self.sweep is not None:
+            gists = Gists(self.sweep)
+            for runs in cases:
+                gists.add(runs)
+            found += self.over(gists)
+        return applying(found)
 
-    def _records(self, given: Any) -> list[Record]:
+    def of(self, runs: Evidence) -> list[Record]:
+        """What it says of one piece of evidence."""
         fields: dict[str, Any] = {}
         if self.flow:
-            fields = {"flow_only": not given.flow, "error": largest_error(given)}
+            fields = {"flow_only": not runs.flow, "error": largest_error(runs)}
         try:
-            found = self.judge(given)
+            found = self.judge(runs)
         except NotApplicable as lack:
             found, fields = Record(at=lack.at, why=lack.why), {}
+        return self._named([found] if isinstance(found, Record) else found, fields)
+
+    def over(self, gists: Gists) -> list[Record]:
+        """What it says of all of them together."""
+        return self._named(gists.records(), {})
+
+    def _named(self, records: Sequence[Record], fields: dict[str, Any]) -> list[Record]:
         named = []
-        for record in [found] if isinstance(found, Record) else found:
+        for record in records:
             hypothesis = record.hypothesis or self.hypothesis
             outside = record.verdict is Verdict.NOT_APPLICABLE
             why = record.why or (hypothesis if outside else "")
@@ -80,17 +94,28 @@ class Statement:
 
 
 def statement(
-    title: str, quantity: str | dict[str, str], hypothesis: str = "", **kind: bool
+    title: str,
+    quantity: str | dict[str, str],
+    hypothesis: str = "",
+    *,
+    sweep: Sweep | None = None,
+    **kind: bool,
 ) -> Callable[[Callable[[Any], Record | list[Record]]], Statement]:
     """Make a statement of the function below, which judges it and names it."""
 
     def named(judge: Callable[[Any], Record | list[Record]]) -> Statement:
         id = judge.__name__.replace("_", "-")
         return Statement(
-            id=id, title=title, quantity=quantity, hypothesis=hypothesis, judge=judge, **kind
-        )
+            id=id, title=title, quantity=quantity, hypothesis=hypothesis, judge=judge, sweep=sweep,
+            **kind,
+        )  # fmt: skip
 
     return named
+
+
+def applying(records: list[Record]) -> list[Record]:
+    """What applies to some of the runs says more than that it does not apply to others."""
+    return [record for record in records if record.slack is not None] or records
 
 
 def lacks(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from flatmin.ledger import above_ceiling as above
 from flatmin.ledger import convergence, flatness, invariants, residual, small_scale, stability
 from flatmin.ledger.evidence import Evidence
@@ -13,8 +11,8 @@ from flatmin.ledger.sharpening import progressive_sharpening
 from flatmin.ledger.statement import NotApplicable, Statement, statement
 
 
-@statement("Products stay well conditioned", "failure probability", "random matrices", sweep=True)
-def lemma_3(cases: Sequence[Evidence]) -> list[Record]:
+@statement("Products stay well conditioned", "failure probability", "random matrices")
+def lemma_3(runs: Evidence) -> list[Record]:
     # About random matrices, not runs: `ledger.lemma_3` draws them.
     raise NotApplicable("random matrices: see the preset residual", "not measured")
 

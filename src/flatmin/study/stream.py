@@ -95,13 +95,17 @@ class Stream:
         path = self.paths[number]
         table = self._kept.pop(path, None)
         if table is None:
-            table = conformed(_read(path), self.schema)
+            table = self.read(number)
             while self._kept and table.nbytes + sum(t.nbytes for t in self._kept.values()) > (
                 _KEPT_BYTES
             ):
                 self._kept.popitem(last=False)
         self._kept[path] = table
         return table
+
+    def read(self, number: int) -> pa.Table:
+        """A shard's table, for who needs it once."""
+        return conformed(_read(self.paths[number]), self.schema)
 
     def _spans(self, table: pa.Table) -> Whole:
         """Where consecutive runs are: first and last run, first row, number of rows."""
