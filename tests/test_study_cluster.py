@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 import pickle
 import signal
+import subprocess
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from flatmin.study import execute
@@ -24,7 +26,7 @@ from flatmin.study.spec import Study, parse_spec
 from flatmin.study.store import Failure
 from forks import Fork, Forks
 from forks import forks as forked
-from processes import run
+from processes import run, started
 from study_runs import SHARDS, SPEC, command, files, finish, ready, shard_files, write_spec
 
 OTHER_VERSION = "import flatmin; flatmin.__version__ = '0.0.0'"
@@ -279,6 +281,24 @@ def test_processes_of_this_machine_give_the_bytes_of_a_local_run(spec, whole, tm
     code, printed, err = run(command("study", "run", spec, "--out", out, "--workers", 2))
     assert (code, err) == (0, "")
     assert f"{SHARDS} of {SHARDS}" in printed
+    assert files(out) == whole
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_processes_of_this_machine_end_with_the_client(spec, whole, tmp_path, how):
+    out = tmp_path / "out"
+    arguments = command("study", "run", spec, "--out", out, "--workers", 2)
+    with started(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as client:
+        wait_for_shards(out, 2)
+        # The scheduler, its two workers, and a process that each may have beside it.
+        begun = psutil.Process(client.pid).children(recursive=True)
+        assert len(begun) >= 3
+        client.send_signal(how)
+        _, err = client.communicate(timeout=60)
+        assert client.returncode == (-how if how == signal.SIGKILL else 130)
+        assert err.count("\n") <= 1
+        assert not psutil.wait_procs(begun, timeout=60)[1]
+    assert run_study(Study(spec), out).shards == SHARDS
     assert files(out) == whole
 
 

@@ -11,7 +11,6 @@ tasks; towards the end there are fewer in each, so that no worker waits long for
 
 from __future__ import annotations
 
-import logging
 import pickle
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +25,7 @@ from typing import Any
 from flatmin.core.errors import SettingError
 from flatmin.core.files import telling
 from flatmin.study.identity import hash_of
+from flatmin.study.local_cluster import dask, local_cluster
 from flatmin.study.plan import SHARD_FLOPS, Shard
 from flatmin.study.runner import Pool, PoolError, Result, attempt
 from flatmin.study.shard_files import Packed
@@ -36,11 +36,7 @@ from flatmin.study.versions import versions
 # Shards under way per thread of the cluster: one that runs and one that waits.
 _PER_THREAD = 2
 _CONNECT_SECONDS = 10
-# File handles of this process, and for each worker, amply.
-_HANDLES, _HANDLES_PER_WORKER = 100, 16
 _WORKER_SECONDS = 60
-# What concerns the user is raised; these talk about connections that close.
-_TALKATIVE = ("distributed", "distributed.client", "tornado", "tornado.application", "asyncio")
 # A task has no more than so many flops and shards, and a share of what is left for every thread.
 _TASK_FLOPS, _TASK_SHARDS, _TASKS_LEFT = 8 * SHARD_FLOPS, 64, 4
 # How often the size of the cluster is looked up.
@@ -52,14 +48,9 @@ def cluster_pool(
     study: Study, workers: int | None, scheduler: str | None, store: Store
 ) -> Iterator[Pool]:
     """A pool for `run_study`: the cluster at `scheduler`, or `workers` new processes."""
-    distributed = _distributed()
-    for name in _TALKATIVE:
-        logging.getLogger(name).setLevel(logging.CRITICAL)
     with ExitStack() as stack:
-        address = scheduler
-        if address is None:
-            address = stack.enter_context(_local(distributed, workers or 1))
-        client = stack.enter_context(_client(distributed, address))
+        address = scheduler or stack.enter_context(local_cluster(workers or 1))
+        client = stack.enter_context(_client(dask(), address))
         # Refuse at once if a worker that is already there does not fit.
         for worker, complaint in sorted(client.run(_complaint_of(versions())).items()):
             if complaint:
@@ -86,44 +77,10 @@ def _probe(directory: Path) -> Iterator[Path]:
         probe.unlink(missing_ok=True)
 
 
-def _local(distributed: Any, workers: int) -> Any:
-    """Processes of this machine; too few file handles are told before any is taken."""
-    import resource
-
-    wanted = _HANDLES + _HANDLES_PER_WORKER * workers
-    handles = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if handles != resource.RLIM_INFINITY and handles < wanted:
-        raise SettingError(
-            f"workers: {workers} Dask processes need about {wanted} file handles, and the limit "
-            f"is {handles}: raise it (ulimit -n), or take fewer"
-        )
+def _client(distributed: Any, address: str) -> Any:
     try:
-        return distributed.LocalCluster(
-            n_workers=workers,
-            threads_per_worker=1,
-            processes=True,
-            dashboard_address=":0",
-            silence_logs=logging.CRITICAL,
-        )
-    except (OSError, RuntimeError) as error:
-        raise SettingError(f"workers: {workers} Dask processes do not start: {error}") from None
-
-
-def _distributed() -> Any:
-    try:
-        import distributed
-    except ImportError:
-        raise SettingError(
-            "a Dask cluster needs the package distributed: pip install 'flatmin[cluster]'"
-        ) from None
-    return distributed
-
-
-def _client(distributed: Any, address: Any) -> Any:
-    try:
-        if isinstance(address, str):
-            # The client says so too, but only after it has begun threads that complain at the end.
-            distributed.comm.resolve_address(address)
+        # The client says so too, but only after it has begun threads that complain at the end.
+        distributed.comm.resolve_address(address)
         client = distributed.Client(address, timeout=_CONNECT_SECONDS, set_as_default=False)
     except (OSError, ValueError, TypeError, ImportError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
