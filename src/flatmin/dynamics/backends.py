@@ -19,6 +19,7 @@ from flatmin.data.samples import Problem
 from flatmin.dynamics.measures import Task, below_saddles, error_of_map, units_of
 from flatmin.dynamics.recording import Recording
 from flatmin.dynamics.rule import Rule
+from flatmin.lanes.compiling import wide_registers
 from flatmin.lanes.entries import COLUMNS, SHARPNESS_COLUMNS, Spectrum
 from flatmin.lanes.lanczos import BASIS, start_vector
 from flatmin.lanes.layout import Held, Runs, Stop, Wide, linear, sampled
@@ -30,7 +31,8 @@ CHECK_EVERY = 16
 # compiled for ensembles whose runs are at least this long.
 _HELD_UNITS, _HELD_FLOPS = 8, 2e9
 # Half of a first cache: a larger block of eight lanes is slower than two of four (measured with
-# velocities at d = 5 and L = 10: 0.54 and 0.52 s against 0.43 and 0.46 s).
+# velocities at d = 5 and L = 10: 0.54 and 0.52 s against 0.43 and 0.46 s). Where a register holds
+# four numbers, eight lanes leave the registers (d = 5, L = 10 on AVX2: twice the time of four).
 _HELD_BYTES = 16 << 10
 # From this width on networks are stepped one by one (`lanes.wide`), where widths are fours; up to
 # that with a kernel for the width (d = 20: 0.28 instead of 0.35 us a step).
@@ -301,8 +303,9 @@ class LinearBackend(Backend):
         """A wide network is alone; what is held in registers comes from the first cache."""
         if self._wide:
             return 1
-        held, bytes_of_eight = isinstance(self._form, Held), 8 * 8 * numbers
-        return 4 if held and bytes_of_eight > _HELD_BYTES else lane_count(numbers, networks)
+        if isinstance(self._form, Held) and (8 * 8 * numbers > _HELD_BYTES or not wide_registers()):
+            return 4
+        return lane_count(numbers, networks)
 
     def expect(self, steps: float) -> None:
         """Square layers have a kernel of their own, where it is worth a compilation."""

@@ -16,6 +16,7 @@ from typing import Any
 
 from numba import njit
 from numba import types as _types
+from numba.core.registry import cpu_target
 
 from flatmin.lanes.kept import Kept
 from flatmin.lanes.parts import as_parts
@@ -59,6 +60,12 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     if folder is not None:
         entry._cache = Kept(function, folder)
     return entry  # type: ignore[no-any-return]
+
+
+@cache
+def wide_registers() -> bool:
+    """Whether kernels are compiled for registers of eight numbers (AVX-512)."""
+    return "+avx512f" in cpu_target.target_context.codegen().magic_tuple()[2]
 
 
 def cache_directory() -> Path | None:
