@@ -34,7 +34,7 @@ from flatmin.core.errors import SettingError
 if TYPE_CHECKING:
     from benchmarks.probe_models import ProbeCase
 
-RUNS, RIVAL_RUNS, SEED, CONFIDENCE, WRONG = 52, 5, 7000, 0.999, 0.01
+RUNS, RIVAL_RUNS, SEED, CONFIDENCE, WRONG = 52, 5, 11000, 0.999, 0.01
 OUR_LOW = "low end of ours, stopped by the truth at 0.1 %"
 BY_TRUTH = "PyHessian, stopped by the truth at 0.1 %"
 TOLERANCES = [10.0**-k for k in range(3, 11)]
@@ -219,11 +219,12 @@ def _table(found: list[Measured]) -> list[str]:
         _at(1e-8): "PyHessian, tolerance 1e-8",
     }
     for tool, words in named.items():
-        of = [one for one in found if one.tool.split(",")[0] == tool]
+        ours = tool.startswith("flatmin")
+        of = [o for o in found if o.tool == tool or (ours and o.tool.startswith(f"{tool}, "))]
         errors = np.nan_to_num([one.error for one in of], nan=np.inf)
         wrong = [100.0 * np.mean(errors > limit) for limit in (WRONG, 1e-3)]
         fails = "has none"
-        if tool.startswith("flatmin"):
+        if ours:
             fails = f"{sum(one.fails for one in of)} of {len(of)}"
         lines.append(
             f"| {words} | {np.median([one.products for one in of]):g} "

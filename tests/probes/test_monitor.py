@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from flatmin.core.errors import SettingError
+from flatmin.core.errors import DataError, SettingError
 from flatmin.probes.watch import Check, Watch
 from flatmin.torch import HuggingFaceMonitor, LightningMonitor, Monitor
 from probes.models import dense
@@ -334,11 +334,51 @@ def test_bad_input():
         refuse(torch.optim.Adadelta(model.parameters()))
     with pytest.raises(SettingError, match="none of its parameters is one of the model's"):
         refuse(torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=1.0))
+    for odd in (None, torch.optim.SGD):
+        with pytest.raises(SettingError, match="optimizer must be one of PyTorch's, got"):
+            refuse(odd)
     with pytest.raises(SettingError, match="budget must be a share between 0 and 1, got 3"):
         refuse(torch.optim.SGD(model.parameters(), lr=1.0), budget=3)
     groups = [{"params": [p], "momentum": 0.1 * k} for k, p in enumerate(model.parameters())]
     with pytest.raises(SettingError, match="different momenta"):
         refuse(torch.optim.SGD(groups, lr=1.0))
+
+
+def test_parameters_that_do_not_move_are_left_out():
+    """Frozen ones, and those that no gradient reaches: Adam has no state of them."""
+    model, x, y = small()
+    model, x, y = model.double(), x.double(), y.double()
+    model[0].weight.requires_grad_(False)
+    model[0].unused = nn.Parameter(torch.ones(3).double())
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    monitor = Monitor(model, LOSS, (x, y), optimizer, None, tolerance=1e-6)
+    for free in (False, True):
+        model[0].weight.requires_grad_(free)
+        optimizer.zero_grad()
+        LOSS(model(x), y).backward()
+        optimizer.step()
+        scale = []
+        for one in (p for p in model.parameters() if p.requires_grad):
+            state = optimizer.state[one]
+            if not state:
+                scale.append(torch.zeros(3).double())
+                continue
+            steps = float(state["step"])
+            root = (state["exp_avg_sq"] / (1 - 0.999**steps)).sqrt() + 1e-8
+            scale.append((0.1 * (1 - 0.9) / (1 - 0.9**steps) / root).reshape(-1))
+        half = torch.cat(scale).sqrt()
+        whole = half[:, None] * dense(model, LOSS, [(x, y)]) * half
+        truth = float(torch.linalg.eigvalsh(whole)[-1])
+        assert monitor().measured == pytest.approx(truth, rel=1e-5)
+
+
+def test_a_training_that_diverged_is_one_sentence():
+    model, x, y = small()
+    monitor = Monitor(model, LOSS, (x, y), torch.optim.SGD(model.parameters(), lr=0.1), None)
+    with torch.no_grad():
+        model[0].weight.fill_(torch.nan)
+    with pytest.raises(DataError, match="not finite: have the weights diverged"):
+        monitor()
 
 
 def test_no_state_no_check():

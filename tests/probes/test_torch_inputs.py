@@ -37,6 +37,9 @@ def test_losses():
     refused(SettingError, "loss must be a function .* got 'mse'", model, "mse", batch)
     cut = lambda o, t: LOSS(o.detach(), t)  # noqa: E731
     refused(SettingError, "the loss does not depend on the parameters", model, cut, batch)
+    kept = list(model.parameters())
+    outside = lambda o, t: LOSS(o, t) + sum((one**2).sum() for one in kept)  # noqa: E731
+    refused(SettingError, "the loss holds on to parameter 'weight' itself", model, outside, batch)
     refused(
         DataError, "loss of the first batch is not finite", model, lambda o, t: o.mean() / 0, batch
     )
@@ -60,6 +63,9 @@ def test_models_and_parameters():
     meta = nn.Linear(5, 3, device="meta")
     refused(SettingError, "'weight' has no values yet: .* device meta", meta, LOSS, batch)
     refused(SettingError, "'weight' has no values yet", nn.LazyLinear(3), LOSS, batch)
+    with torch.inference_mode():
+        made = nn.Linear(5, 3)
+    refused(SettingError, "'weight' was made in torch.inference_mode", made, LOSS, batch)
     frozen = nn.Linear(5, 3).requires_grad_(False)
     refused(SettingError, "requires_grad is False", frozen, LOSS, batch)
     whole = nn.Module()
@@ -87,6 +93,7 @@ def test_batches():
     refused(DataError, "batch 2 of 2, a tuple, holds no", model, LOSS, [(x, y), (x[:0], y[:0])])
     refused(DataError, "batch 1 of 1, a tuple, holds no", model, LOSS, [(x.numpy(), y.numpy())])
     refused(DataError, "no batches", model, LOSS, [])
+    refused(DataError, "batch 1 of 1 has no values", model, LOSS, (x.to("meta"), y))
     refused(SettingError, "batches must be .* got int", model, LOSS, 3)
 
 

@@ -89,7 +89,9 @@ def test_a_loader_that_shuffles_is_read_once():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3))
     data = TensorDataset(torch.randn(50, 5), torch.randint(0, 3, (50,)))
+    before = state(model)
     found = probes.sharpness(model, LOSS, DataLoader(data, 16, shuffle=True, drop_last=True))
+    assert state(model) == before  # loaders draw
     assert found.narrow
     assert found.data == (
         "48 samples in 3 batches, of one pass of a loader that shuffles and leaves out a rest"

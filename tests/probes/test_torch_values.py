@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+from collections import UserDict, namedtuple
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import flatmin.torch as probes
 from flatmin.core.errors import SettingError
@@ -458,6 +461,97 @@ def test_a_loss_that_takes_the_model_and_its_batch():
     pair = probes.sharpness(model, LOSS, (x, y))
     other = probes.sharpness(model, lambda m, b: LOSS(m(b["x"]), b["y"]), {"x": x, "y": y})
     assert other.value == pytest.approx(pair.value, rel=1e-12)
+
+
+@dataclass(frozen=True)
+class Samples:
+    x: torch.Tensor
+    y: torch.Tensor
+    name: str = "a"
+
+
+class Encoding(UserDict):
+    """Entries that are attributes too, as of tokenizers."""
+
+    def __getattr__(self, key):
+        return self.data[key]
+
+
+@pytest.mark.parametrize("kind", [Samples, Encoding, namedtuple("Three", "x y z", defaults=[0])])
+def test_batches_keep_their_kind(kind):
+    model, x, y = case("mlp")
+    pair = probes.sharpness(model, LOSS, (x, y))
+    loss = lambda net, batch: LOSS(net(batch.x), batch.y)  # noqa: E731
+    for chunk in (None, 5):
+        found = probes.sharpness(model, loss, [kind(x=x, y=y)], chunk=chunk)
+        assert found.value == pytest.approx(pair.value, rel=1e-12)
+
+
+def test_a_loss_may_use_the_models_parameters():
+    """A penalty of 0.1 |W|^2 adds 0.2 to every eigenvalue, wherever the loss has the model from."""
+    model, x, y = case("mlp")
+    plain = probes.sharpness(model, LOSS, (x, y), tolerance=1e-6).value
+    penalty = lambda net: 0.1 * sum((one**2).sum() for one in net.parameters())  # noqa: E731
+    for loss, batch in (
+        (lambda out, target: LOSS(out, target) + penalty(model), (x, y)),
+        (lambda net, b: LOSS(net(b["x"]), y) + penalty(net), {"x": x}),
+        (lambda net, b: LOSS(model(b["x"]), y) + penalty(model), {"x": x}),
+    ):
+        for way in WAYS:
+            found = probes.sharpness(model, loss, batch, tolerance=1e-6, how=way)
+            assert found.value == pytest.approx(plain + 0.2, rel=1e-6)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("around", [torch.no_grad, torch.inference_mode])
+def test_derivatives_are_taken_whatever_is_around(around, way):
+    model, x, y = case("mlp")
+    truth = probes.sharpness(model, LOSS, (x, y), how=way).value
+    with around():
+        found = probes.sharpness(model, LOSS, (x.clone(), y), how=way)
+    assert found.value == pytest.approx(truth, rel=1e-6)
+
+
+class Checkpointed(nn.Module):
+    """Calls a part of itself again in the backward pass."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner, self.out = inner, nn.Linear(8, 3).double()
+
+    def forward(self, x):
+        return self.out(checkpoint(self.inner, x, use_reentrant=False))
+
+
+@pytest.mark.parametrize("way", ["reverse over reverse", "finite differences"])
+def test_what_is_computed_again_has_the_same_parameters(way):
+    torch.manual_seed(0)
+    inner = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU()).double()
+    model, batch = Checkpointed(inner), case("mlp")[1:]
+    plain = nn.Sequential(inner, model.out)
+    operator = TorchModel(model, LOSS, batch, how=way)
+    torch.testing.assert_close(matrix(operator), dense(plain, LOSS, [batch]), rtol=0, atol=1e-9)
+
+
+def test_a_second_derivative_that_is_wrong_is_noticed():
+    """PyTorch's of weight normalisation is not symmetric; the formula's is."""
+    model, x, y = case("mlp")
+    nn.utils.parametrizations.weight_norm(model[0])
+    found = probes.sharpness(model, LOSS, (x, y))
+
+    class Plain(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.b, pair = model[0].bias, model[0].parametrizations.weight
+            self.g, self.v, self.out = pair.original0, pair.original1, model[2]
+
+        def forward(self, x):
+            weight = self.g * self.v / self.v.norm(dim=1, keepdim=True)
+            return self.out(torch.tanh(x @ weight.T + self.b))
+
+    truth = float(torch.linalg.eigvalsh(dense(Plain(), LOSS, [(x, y)]))[-1])
+    assert found.how == "finite differences"
+    assert found.low <= truth <= found.high
 
 
 def test_a_parameter_the_loss_does_not_use_is_flat():

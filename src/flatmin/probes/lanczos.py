@@ -126,7 +126,9 @@ class Lanczos:
         operator, basis = self._operator, self.basis
         image, along = self._product()
         if not np.all(np.isfinite(along)):
-            raise DataError(f"a product with the {operator.matrix} is not finite")
+            raise DataError(
+                f"a product with the {operator.matrix} is not finite: have the weights diverged?"
+            )
         self.alpha.append(float(along[-1]))
         if self.products > 2:
             self._noise = max(self._noise, float(np.linalg.norm(along[:-2])))

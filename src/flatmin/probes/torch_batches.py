@@ -7,7 +7,9 @@ says so (`describe`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import copy
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
@@ -21,10 +23,14 @@ def as_batches(batches: Any, device: torch.device) -> list[Any]:
     tensors = isinstance(batches, (tuple, list)) and all(isinstance(x, Tensor) for x in batches)
     if tensors and (len(batches) == 2 or (batches and isinstance(batches, tuple))):
         found: list[Any] = [tuple(batches)]
-    elif isinstance(batches, Tensor) or hasattr(batches, "keys"):
+    elif isinstance(batches, Tensor) or hasattr(batches, "keys") or is_dataclass(batches):
         found = [batches]
     elif isinstance(batches, Iterable):
-        found = list(batches)
+        drawn = torch.get_rng_state()  # loaders draw a seed
+        try:
+            found = list(batches)
+        finally:
+            torch.set_rng_state(drawn)
     else:
         kind = type(batches).__name__
         raise SettingError(f"batches must be a batch, a list of batches or a loader, got {kind}")
@@ -32,6 +38,8 @@ def as_batches(batches: Any, device: torch.device) -> list[Any]:
         raise DataError("there are no batches (an iterator can be gone through only once)")
     moved = [_moved(batch, device) for batch in found]
     for number, batch in enumerate(moved, 1):
+        if any(one.is_meta for one in _tensors(batch)):
+            raise DataError(f"batch {number} of {len(moved)} has no values: it is on device meta")
         if not any(one.ndim and one.shape[0] for one in _tensors(batch)):
             kind = type(batch).__name__
             raise DataError(
@@ -72,36 +80,50 @@ def chunks(batch: Any, most: int | None) -> Iterator[tuple[float, Any]]:
 
 
 def _cut(batch: Any, begin: int, end: int, count: int) -> Any:
-    if isinstance(batch, Tensor):
-        return batch[begin:end] if batch.ndim and batch.shape[0] == count else batch
-    if isinstance(batch, dict):
-        return {key: _cut(one, begin, end, count) for key, one in batch.items()}
-    if isinstance(batch, (list, tuple)):
-        return _like(batch, [_cut(one, begin, end, count) for one in batch])
-    return batch
+    return _mapped(batch, lambda one: one[begin:end] if one.ndim and one.shape[0] == count else one)
 
 
 def _tensors(batch: Any) -> Iterator[Tensor]:
     if isinstance(batch, Tensor):
         yield batch
-    elif isinstance(batch, dict):
-        for one in batch.values():
-            yield from _tensors(one)
-    elif isinstance(batch, (list, tuple)):
-        for one in batch:
-            yield from _tensors(one)
+        return
+    parts = _named(batch)
+    for one in batch if isinstance(batch, (list, tuple)) else (parts or {}).values():
+        yield from _tensors(one)
 
 
 def _moved(batch: Any, device: torch.device) -> Any:
+    """Where the model is; what was made in inference mode has no derivatives, a copy has."""
+    return _mapped(
+        batch,
+        lambda one: one if one.is_meta else (one.clone() if one.is_inference() else one).to(device),
+    )
+
+
+def _mapped(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """A batch of the same kind with other tensors."""
     if isinstance(batch, Tensor):
-        return batch.to(device)
-    if isinstance(batch, dict) or hasattr(batch, "keys"):
-        return {key: _moved(batch[key], device) for key in batch}
+        return change(batch)
     if isinstance(batch, (list, tuple)):
-        return _like(batch, [_moved(one, device) for one in batch])
-    return batch
+        parts = [_mapped(one, change) for one in batch]
+        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
+    named = _named(batch)
+    if named is None:
+        return batch
+    found = copy.copy(batch)
+    for key, one in named.items():
+        other = _mapped(one, change)
+        if hasattr(batch, "keys"):
+            found[key] = other
+        else:
+            object.__setattr__(found, key, other)  # also of a frozen one
+    return found
 
 
-def _like(batch: Any, parts: list[Any]) -> Any:
-    """A list, a tuple or a named tuple of the same kind."""
-    return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
+def _named(batch: Any) -> dict[Any, Any] | None:
+    """The entries of a mapping, whatever its kind, or the fields of a data class."""
+    if hasattr(batch, "keys"):
+        return {key: batch[key] for key in batch.keys()}  # noqa: SIM118
+    if is_dataclass(batch) and not isinstance(batch, type):
+        return {one.name: getattr(batch, one.name) for one in fields(batch)}
+    return None

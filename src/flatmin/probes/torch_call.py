@@ -42,6 +42,7 @@ class TorchCall:
             self.chosen = {name.removeprefix("module."): p for name, p in self.chosen.items()}
         precision = max(torch.finfo(one.dtype).eps for one in self.chosen.values())
         self.differences = Differences(precision)
+        self.holds = True  # whether kinks can be held in finite differences
         self._devices = {one.device for one in self.chosen.values()}
         if len(self._devices) > 1:
             names = ", ".join(sorted(map(str, self._devices)))
@@ -54,19 +55,29 @@ class TorchCall:
         """Where the parameters are."""
         return next(iter(self._devices))
 
-    def value(self, values: Values, batch: Any, number: int) -> Tensor:
-        """The loss of a batch, which has this number among the batches."""
-        with self.drawing(number):
-            if isinstance(batch, (list, tuple)) and len(batch) == 2:
-                return self._checked(self.loss(self.output(values, batch[0]), batch[1]))
-            call = lambda *inputs, **named: self.output(values, *inputs, **named)  # noqa: E731
-            return self._checked(self.loss(call, batch))
+    def value(
+        self, values: Values, batch: Any, number: int, then: Callable[[Tensor], Any] | None = None
+    ) -> Any:
+        """The loss of a batch, which has this number among the batches, or what is `then` made of
+        it: a backward pass may call the model again (checkpoints), and needs these values too."""
 
-    def output(self, values: Values, *inputs: Any, **named: Any) -> Any:
+        def of(model: nn.Module, one: Any) -> Any:
+            pair = isinstance(one, (list, tuple)) and len(one) == 2
+            loss = self.loss(model(one[0]), one[1]) if pair else self.loss(model, one)
+            return self._checked(loss) if then is None else then(self._checked(loss))
+
+        with self.drawing(number):
+            return self._called(of, values, batch)
+
+    def output(self, values: Values, inputs: Any) -> Any:
         """The model's output."""
+        return self._called(lambda model, given: model(given), values, inputs)
+
+    def _called(self, function: Callable[..., Any], values: Values, given: Any) -> Any:
         buffers = {name: one.clone() for name, one in self.model.named_buffers()}
+        named = {f"model.{name}": one for name, one in {**buffers, **values}.items()}
         with own_forward(self.model):
-            return functional_call(self.model, {**buffers, **values}, inputs, named)
+            return functional_call(_Within(self.model, function), named, (given,))
 
     def _checked(self, value: Any) -> Tensor:
         if not isinstance(value, Tensor) or value.numel() != 1:
@@ -96,6 +107,38 @@ class TorchCall:
             torch.set_rng_state(before[0])
             if own is not None:
                 own.set_rng_state(before[1], *place)
+
+
+class _Within(nn.Module):  # type: ignore[misc, unused-ignore]
+    """A function of a model, all of which sees the model's parameters as they are given."""
+
+    def __init__(self, model: nn.Module, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.model, self._function = model, function
+
+    def forward(self, given: Any) -> Any:
+        return self._function(self.model, given)
+
+
+def reached(value: Tensor) -> set[int]:
+    """Identities of the leaves that a value was computed from."""
+    found, seen, left = set(), set(), [value.grad_fn]
+    while left:
+        node = left.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            found.add(id(node.variable))
+        left.extend(following for following, _ in node.next_functions)
+    return found
+
+
+@contextmanager
+def plainly() -> Iterator[None]:
+    """Derivatives are taken, whatever surrounds the call."""
+    with torch.inference_mode(False), torch.enable_grad():
+        yield
 
 
 @contextmanager
@@ -161,6 +204,10 @@ def choose(model: nn.Module, names: Iterable[str] | None) -> Values:
     for name, value in chosen.items():
         if value.is_meta or isinstance(value, nn.parameter.UninitializedParameter):
             raise SettingError(f"parameter {name!r} has no values yet: {_what(value)}")
+        if value.is_inference():
+            raise SettingError(
+                f"parameter {name!r} was made in torch.inference_mode(): it has no derivatives"
+            )
         if value.dtype not in (torch.float32, torch.float64):
             raise SettingError(
                 f"parameter {name!r} is of type {value.dtype}: a Hessian needs float32 or float64 "

@@ -31,13 +31,14 @@ from flatmin.probes import measure
 from flatmin.probes.density import Density
 from flatmin.probes.measure import Stop
 from flatmin.probes.record import Along, Probe, Spectrum, Trace
-from flatmin.probes.torch_call import Loss
+from flatmin.probes.torch_call import Loss, plainly
 from flatmin.probes.torch_linear import linear_truth
 from flatmin.probes.torch_model import TorchModel
 
 Names = Iterable[str] | None
 
 
+@plainly()
 def sharpness(
     model: nn.Module,
     loss: Loss,
@@ -66,6 +67,7 @@ def sharpness(
     return found
 
 
+@plainly()
 def spectrum(
     model: nn.Module, loss: Loss, batches: Any, k: int = 5, *,
     parameters: Names = None, matrix: str = "Hessian", chunk: int | None = None,
@@ -75,6 +77,7 @@ def spectrum(
     return measure.ends(TorchModel(model, loss, batches, parameters, matrix, chunk, how), k, **stop)
 
 
+@plainly()
 def density(
     model: nn.Module, loss: Loss, batches: Any, *,
     parameters: Names = None, matrix: str = "Hessian", chunk: int | None = None,
@@ -85,6 +88,7 @@ def density(
     return densities.density(operator, vectors=vectors, steps=steps, seed=seed)
 
 
+@plainly()
 def trace(
     model: nn.Module, loss: Loss, batches: Any, *,
     parameters: Names = None, matrix: str = "Hessian", chunk: int | None = None,
@@ -95,6 +99,7 @@ def trace(
     return densities.trace(operator, vectors=vectors, seed=seed)
 
 
+@plainly()
 def along(
     model: nn.Module, loss: Loss, batches: Any, direction: Any = "gradient", *,
     parameters: Names = None, matrix: str = "Hessian", chunk: int | None = None,
@@ -106,6 +111,7 @@ def along(
     )
 
 
+@plainly()
 def per_layer(
     model: nn.Module, loss: Loss, batches: Any, *,
     matrix: str = "Hessian", chunk: int | None = None, how: str | None = None,

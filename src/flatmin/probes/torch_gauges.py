@@ -62,12 +62,15 @@ def gauge_of(optimizer: Any, parameters: list[Tensor]) -> Gauge | None:
             raise SettingError("optimizer: maximize=True has no edge of stability")
         for one in group["params"]:
             found[id(one)] = _RULES[kind](group, optimizer.state.get(one, {}), one)
-    rules = [rule for one in parameters if (rule := found[id(one)]) is not None]
-    if len(rules) < len(parameters) or not all(bool((rule.scale > 0.0).all()) for rule in rules):
+    each = [found[id(one)] for one in parameters]
+    rules = [rule for rule in each if rule is not None]
+    if not rules or not all(bool((rule.scale > 0.0).all()) for rule in rules):
         return None
     if len({rule.reach for rule in rules}) > 1:
         raise SettingError("optimizer: its groups have different momenta; no common edge is known")
-    pairs = list(zip(rules, parameters, strict=True))
+    # What has no state beside others that have does not move: no gradient ever reached it.
+    still = (_Rule(rules[0].name, torch.zeros_like(one), 0.0, 0.0) for one in parameters)
+    pairs = [(a or b, one) for a, b, one in zip(each, still, parameters, strict=True)]
     return Gauge(
         name=rules[0].name,
         reach=rules[0].reach,

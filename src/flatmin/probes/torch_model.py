@@ -27,7 +27,7 @@ from flatmin.core.arrays import Float
 from flatmin.core.checks import check_choice, check_count
 from flatmin.core.errors import DataError, FlatminError, SettingError
 from flatmin.probes.torch_batches import as_batches, chunks, describe, rows
-from flatmin.probes.torch_call import Loss, TorchCall, Values, held, without_dropout
+from flatmin.probes.torch_call import Loss, TorchCall, Values, held, reached, without_dropout
 from flatmin.probes.torch_products import GAUSS_NEWTON_WAYS, WAYS, flattened, gradient
 
 MATRICES = ("Hessian", "Gauss-Newton")
@@ -81,8 +81,15 @@ class TorchModel:
         whole = float(value.detach())
         if not np.isfinite(whole):
             raise DataError(f"the loss of the first batch is not finite: {whole}")
-        if not value.requires_grad and not torch.is_inference_mode_enabled():
+        if not value.requires_grad:
             raise SettingError("the loss does not depend on the parameters: is something detached?")
+        inside, used = self._call.chosen, reached(value)
+        apart = next((name for name, one in inside.items() if id(one) in used), None)
+        if apart is not None:
+            raise SettingError(
+                f"the loss holds on to parameter {apart!r} itself (in a list made before, say): it "
+                "must take parameters from the model in every call"
+            )
         most = self._chunk
         if most is None and sum(kept) > LARGE:
             most = -(-longest // PIECES)

@@ -24,7 +24,7 @@ from flatmin.core.checks import check_count, check_positive
 from flatmin.core.errors import SettingError
 from flatmin.probes.measure import largest, standard_error
 from flatmin.probes.scaled import Scaled
-from flatmin.probes.torch_call import Loss
+from flatmin.probes.torch_call import Loss, plainly
 from flatmin.probes.torch_gauges import Gauge, gauge_of
 from flatmin.probes.torch_model import TorchModel
 from flatmin.probes.watch import Check, LivePicture, Watch, tell
@@ -46,6 +46,7 @@ class Monitor(Watch):
       live: whether to draw in a notebook, within the budget.
     """
 
+    @plainly()
     def __init__(
         self,
         model: nn.Module,
@@ -71,17 +72,16 @@ class Monitor(Watch):
         self._picture = LivePicture() if live else None
         self._tolerance = check_positive("tolerance", tolerance)
         self._confidence, self._most = confidence, check_count("most_products", most_products)
-        own = {id(one) for group in optimizer.param_groups for one in group["params"]}
-        names = [name for name, one in model.named_parameters() if id(one) in own]
-        if not names:
-            raise SettingError("optimizer: none of its parameters is one of the model's")
-        self._operator = TorchModel(model, loss, batches, names, chunk=chunk, how=how)
-        self._parameters: list[Tensor] = [dict(model.named_parameters())[name] for name in names]
-        self._optimizer = optimizer
-        gauge_of(optimizer, self._parameters)  # says at once if there is none
+        if isinstance(optimizer, type) or not hasattr(optimizer, "param_groups"):
+            raise SettingError(f"optimizer must be one of PyTorch's, got {optimizer!r:.60}")
+        self._model, self._loss, self._optimizer = model, loss, optimizer
+        self._way: dict[str, Any] = {"chunk": chunk, "how": how}
+        self._trained: dict[str, Tensor] = {}
+        self._vector: Tensor | None = None
+        self._follow(batches)
+        gauge_of(optimizer, list(self._trained.values()))  # says at once if there is none
         several = len(self._operator.shares) > 1
         self._small = several if small_batches is None else small_batches
-        self._vector: Tensor | None = None
         # The direction of the parameters that is the first to become unstable, flat.
         self.top: Tensor | None = None
         self._steps = self._looks = 0
@@ -97,12 +97,29 @@ class Monitor(Watch):
             largest(self._operator, confidence=confidence, budget=1)
             self._pace = time.perf_counter() - begun
 
+    def _follow(self, batches: Any) -> None:
+        """The parameters that are trained now: some may be frozen, or set free, on the way."""
+        own = {id(one) for group in self._optimizer.param_groups for one in group["params"]}
+        trained = {
+            name: one
+            for name, one in self._model.named_parameters()
+            if id(one) in own and one.requires_grad
+        }
+        if not trained:
+            raise SettingError("optimizer: none of its parameters is one of the model's")
+        if trained.keys() != self._trained.keys():
+            self._trained, self._vector = trained, None
+            self._operator = TorchModel(
+                self._model, self._loss, batches, list(trained), **self._way
+            )
+
     @property
     def share(self) -> float:
         """The share of all time since the first call that calls took."""
         total = time.perf_counter() - self._begun
         return self.spent / total if total else 0.0
 
+    @plainly()
     def __call__(self) -> Check | None:
         """After a step: a check, or None where the budget does not allow it."""
         begun = time.perf_counter()
@@ -148,6 +165,7 @@ class Monitor(Watch):
         """Whether the next check is a full one."""
         return len(self.checks) % FULL_EVERY == 0
 
+    @plainly()
     def check(self, step: int | None = None) -> Check | None:
         """A check now, whatever the budget; None while the optimiser has no state."""
         self._steps = self._steps if step is None else step
@@ -159,7 +177,8 @@ class Monitor(Watch):
 
     def _look(self, deadline: float) -> tuple[Check | None, bool]:
         """What the gauge reads, and whether that had settled before the deadline."""
-        gauge = gauge_of(self._optimizer, self._parameters)
+        self._follow(iter(self._operator.batches))
+        gauge = gauge_of(self._optimizer, list(self._trained.values()))
         if gauge is None:
             return None, False
         if self._small and gauge.plain:

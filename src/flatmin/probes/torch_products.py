@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import grad, jvp, vjp
+from torch.utils.checkpoint import CheckpointError
 
 from flatmin.core.errors import SettingError
 from flatmin.probes.torch_call import TorchCall, Values
@@ -48,26 +50,36 @@ def reverse_over_reverse(call: TorchCall, at: Values, v: Values, batch: Any, num
     """grad of <grad, v>."""
     leaves = {name: one.clone().requires_grad_() for name, one in at.items()}
     places = list(leaves.values())
+
+    def twice(value: Tensor) -> Any:
+        first = torch.autograd.grad(value, places, create_graph=True, materialize_grads=True)
+        pairs = zip(leaves, first, strict=True)
+        along = torch.stack([(g * v[name]).sum() for name, g in pairs]).sum()
+        if not along.requires_grad:  # the loss is linear in what was chosen
+            return [torch.zeros_like(one) for one in places]
+        return torch.autograd.grad(along, places, materialize_grads=True)
+
     with plain_attention():
-        value = call.value(leaves, batch, number)
-    first = torch.autograd.grad(value, places, create_graph=True, materialize_grads=True)
-    along = torch.stack([(g * v[name]).sum() for name, g in zip(leaves, first, strict=True)]).sum()
-    if not along.requires_grad:  # the loss is linear in what was chosen
-        return {name: torch.zeros_like(one) for name, one in at.items()}
-    second = torch.autograd.grad(along, places, materialize_grads=True)
-    return dict(zip(leaves, second, strict=True))
+        return dict(zip(leaves, call.value(leaves, batch, number, twice), strict=True))
 
 
 def finite_differences(call: TorchCall, at: Values, v: Values, batch: Any, number: int) -> Values:
     """Central differences, with kinks held where they are at these weights."""
     gates = Gates()
-    with torch.no_grad(), gates:
-        call.value(at, batch, number)
+    if call.holds:
+        with torch.no_grad(), gates:
+            call.value(at, batch, number)
 
     def slope(h: float) -> Tensor:
-        with gates.held():
-            there = {name: torch.add(one, v[name], alpha=h) for name, one in at.items()}
-            return flattened(gradient(call, there, batch, number))
+        there = {name: torch.add(one, v[name], alpha=h) for name, one in at.items()}
+        try:
+            with gates.held() if call.holds else nullcontext():
+                return flattened(gradient(call, there, batch, number))
+        except CheckpointError:  # passes of the model's own that the gates do not know of
+            if not call.holds:
+                raise
+            call.holds = False
+            return slope(h)
 
     size = math.sqrt(sum(float((one.double() ** 2).sum()) for one in at.values()))
     found = call.differences.product(slope, size, flattened(v))
@@ -78,9 +90,9 @@ def finite_differences(call: TorchCall, at: Values, v: Values, batch: Any, numbe
 def gradient(call: TorchCall, at: Values, batch: Any, number: int) -> Values:
     """Of the loss of a batch; the values given are the leaves."""
     leaves = {name: one.requires_grad_() for name, one in at.items()}
-    value = call.value(leaves, batch, number)
-    found = torch.autograd.grad(value, list(leaves.values()), materialize_grads=True)
-    return dict(zip(leaves, found, strict=True))
+    places = list(leaves.values())
+    once = lambda value: torch.autograd.grad(value, places, materialize_grads=True)  # noqa: E731
+    return dict(zip(leaves, call.value(leaves, batch, number, once), strict=True))
 
 
 def gauss_newton(
