@@ -14,8 +14,8 @@ import json
 import os
 import stat
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from flatmin.core.checks import LARGEST_COUNT
 from flatmin.core.errors import SettingError
@@ -32,8 +32,7 @@ _NONE: Stamp = (0, 0, 0, 0)
 _WORDS = {*(state.value for state in State), LEARNED, EDGE}
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
+class Checked(NamedTuple):
     """A shard that was found whole: its files' stamps, and the number of runs in each state."""
 
     rows: Stamp
@@ -47,10 +46,13 @@ def stamp(status: os.stat_result) -> Stamp:
 
 
 def listing(folder: Path) -> dict[str, Stamp]:
-    """The names in a folder, in order, with their stamps; links are not followed."""
+    """The names in a folder that are not hidden, with their stamps; links are not followed."""
     with os.scandir(folder) as entries:
-        found = [(entry.name, stamp(entry.stat(follow_symlinks=False))) for entry in entries]
-    return dict(sorted(found))
+        return {
+            entry.name: stamp(entry.stat(follow_symlinks=False))
+            for entry in entries
+            if entry.name[0] != "."
+        }
 
 
 def read_index(directory: Path, study_hash: str, shards: int) -> dict[str, Checked]:
@@ -64,23 +66,25 @@ def read_index(directory: Path, study_hash: str, shards: int) -> dict[str, Check
         if content["study"] != study_hash:
             return {}
         stamps = [list(zip(*content[kind], strict=True)) for kind in ("rows", "traces")]
-        columns = [content["shards"], *stamps, zip(*content["counts"], strict=True)]
-        states = content["states"]
+        states, counts = content["states"], content["counts"]
+        if not (_WORDS.issuperset(states) and all(map(_possible, counts))):
+            return {}
+        columns = [content["shards"], *stamps, zip(*counts, strict=True)]
         return {
-            name: Checked(rows, traces if any(traces) else None, _counts(states, counts))
-            for name, rows, traces, counts in zip(*columns, strict=True)
+            name: Checked(
+                rows,
+                None if traces == _NONE else traces,
+                {state: count for state, count in zip(states, counted, strict=True) if count},
+            )
+            for name, rows, traces, counted in zip(*columns, strict=True)
         }
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return {}
 
 
-def _counts(states: list[str], counts: tuple[int, ...]) -> dict[str, int]:
-    found = {state: count for state, count in zip(states, counts, strict=True) if count}
-    if any(type(count) is not int or not 0 <= count <= LARGEST_COUNT for count in counts):
-        raise ValueError
-    if not found.keys() <= _WORDS:
-        raise ValueError
-    return found
+def _possible(counts: list[int]) -> bool:
+    """Whether these are numbers of runs."""
+    return {*map(type, counts)} == {int} and min(counts) >= 0 and max(counts) <= LARGEST_COUNT
 
 
 def write_index(directory: Path, study_hash: str, shards: dict[str, Checked]) -> None:

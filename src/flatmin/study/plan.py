@@ -13,10 +13,11 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cache, partial
 from operator import attrgetter
+from typing import Any
 
 from flatmin.core.seeds import Coordinate
 from flatmin.data.regression import Regression
@@ -126,47 +127,56 @@ def plan(study: Study, shard_flops: float | None = None) -> list[Shard]:
     36000
     """
     features = inputs(study)
-    groups: dict[tuple[int | None, ...], list[Stretch]] = {}
+    groups: dict[tuple[int, int, int | None, int | None], list[Stretch]] = {}
     for stretch in stretches(study):
         first = stretch.first
         # One call of `flow` has one limit of steps; descent has one per run.
         limit = first.steps if study.method.continuous else None
         key = (first.dataset, first.depth, first.width, limit)
         groups.setdefault(key, []).append(stretch)
-    architectures = {
-        key: architecture_of(study, features, members[0].first.depth, members[0].first.width)
-        for key, members in groups.items()
-    }
+
+    @cache
+    def cost(depth: int, width: int | None, steps: int) -> tuple[float, int]:
+        """Flops of a run, and how many fit into the memory of a shard."""
+        architecture = architecture_of(study, features, depth, width)
+        by_memory = int(SHARD_BYTES / run_bytes(study, architecture, steps))
+        return run_flops(study, architecture, steps), max(1, min(by_memory, MOST_RUNS))
+
     if shard_flops is None:
         total = sum(
-            run_flops(study, architectures[key], steps) * count
-            for key, members in groups.items()
+            cost(depth, width, steps)[0] * count
+            for (_, depth, width, _), members in groups.items()
             for steps, count in lengths(members).items()
         )
         shard_flops = min(SHARD_FLOPS, max(_SMALLEST_FLOPS, total / _LEAST_SHARDS))
     shards = [
         shard
-        for key, members in groups.items()
-        for shard in _split(study, architectures[key], members, shard_flops)
+        for (_, depth, width, _), members in groups.items()
+        for shard in _split(partial(cost, depth, width), members, shard_flops)
     ]
-    return sorted(shards, key=lambda shard: (-shard.cost, shard.id))
+    shards.sort(key=attrgetter("id"))
+    shards.sort(key=attrgetter("cost"), reverse=True)  # which leaves equal ones as they are
+    return shards
 
 
-def lengths(some: Iterable[Stretch]) -> Counter[int]:
+def lengths(some: Iterable[Stretch]) -> dict[int, int]:
     """How many runs there are of each number of steps: what a run takes follows from that."""
-    counts: Counter[int] = Counter()
+    counts: dict[int, int] = {}
     for one in some:
-        counts[one.first.steps] += one.count
+        counts[one.first.steps] = counts.get(one.first.steps, 0) + one.count
     return counts
 
 
 def stretches(study: Study) -> Iterator[Stretch]:
     """Every point of the grid on every data set, by index."""
+    points = [
+        (int(point.get("repetitions", study.repetitions or 1)), _setting(study, point))
+        for point in study.grid.points()
+    ]
     index = 0
     for dataset in range(study.datasets):
-        for point in study.grid.points():
-            count = int(point.get("repetitions", study.repetitions or 1))
-            yield Stretch(_run(study, point, dataset, index), count)
+        for count, setting in points:
+            yield Stretch(Run(index, dataset, *setting), count)
             index += count
 
 
@@ -226,38 +236,36 @@ def shard_bytes(study: Study, architecture: Architecture, shard: Shard) -> float
     return sum(run_bytes(study, architecture, steps) * count for steps, count in counts)
 
 
-def _run(study: Study, point: Point, dataset: int, index: int) -> Run:
+def _setting(study: Study, point: Point) -> tuple[Any, ...]:
+    """The fields of the first run of a point, from its depth on."""
     width = point.get("width", study.architecture.width)
     rate = point.get("learning_rate", study.method.learning_rate)
     depth = point.get("depth", study.architecture.depth)
     scale = point.get("scale", study.initialisation.scale)
     assert depth is not None
     assert scale is not None
-    return Run(
-        index=index,
-        dataset=dataset,
-        depth=int(depth),
-        width=None if width is None else int(width),
-        init=study.initialisation.name,
-        scale=float(scale),
-        learning_rate=None if rate is None else float(rate),
-        steps=step_limit(study, point.get("steps")),
-        repetition=0,
+    return (
+        int(depth),
+        None if width is None else int(width),
+        study.initialisation.name,
+        float(scale),
+        None if rate is None else float(rate),
+        step_limit(study, point.get("steps")),
+        0,
     )
 
 
 def _split(
-    study: Study, architecture: Architecture, members: list[Stretch], shard_flops: float
+    cost_of: Callable[[int], tuple[float, int]], members: list[Stretch], shard_flops: float
 ) -> Iterator[Shard]:
-    """Shards of one architecture and data set: runs of like length together."""
+    """Shards of one architecture and data set: runs of like length together.
+
+    `cost_of` knows for a number of steps the flops of a run, and how many fit into a shard.
+    """
     held: list[Stretch] = []
-    cost, count, steps = 0.0, 0, -1
+    cost, count = 0.0, 0
     for stretch in sorted(members, key=lambda one: -one.first.steps):
-        if stretch.first.steps != steps:
-            steps = stretch.first.steps
-            each = run_flops(study, architecture, steps)
-            by_memory = int(SHARD_BYTES / run_bytes(study, architecture, steps))
-            most = max(1, min(by_memory, MOST_RUNS))
+        each, most = cost_of(stretch.first.steps)
         rest: Stretch | None = stretch
         while rest is not None:
             wanted = max(LEAST_RUNS - count, math.ceil((shard_flops - cost) / each))

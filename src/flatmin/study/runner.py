@@ -164,9 +164,9 @@ def run_study(
         tell = progress if callable(progress) else None if show is None else bar_of(show)
         with many_objects():
             store = Store.create_or_open(folder, study, note)
-        done = _finished(store, shards)
-        todo = [shard for shard in chosen if shard.id not in done]
-        course = _Course(shards, done, store.counts(), tell)
+            done = _finished(store, shards)
+            todo = [shard for shard in chosen if shard.id not in done]
+            course = _Course(shards, done, store.counts(), tell)
         by_workers = 0 if on_cluster else None
         place = spec or str(folder / "study.toml")
         command = ["flatmin", "study", "run", place, "--out", str(folder)]
@@ -201,7 +201,7 @@ def run_study(
     return StudyRun(
         directory=folder,
         finished=sum(len(shard) for shard in shards if shard.id in course.done),
-        total_runs=sum(len(shard) for shard in shards),
+        total_runs=study.runs,
         shards=status.shards,
         total_shards=len(shards),
         counts=dict(status.counts),
@@ -246,8 +246,10 @@ class _Course:
         progress: Callable[[Status], None] | None,
     ) -> None:
         self.done = set(done)
-        total = sum(shard.network_steps for shard in shards)
-        before = sum(shard.network_steps for shard in shards if shard.id in done)
+        total = before = 0
+        for shard in shards:
+            total += (steps := shard.network_steps)
+            before += steps if shard.id in done else 0
         self.status = Status(total, len(shards), before, len(done), counts=counts)
         self._reported: Counter[str] = Counter()
         self._progress, self._lock = progress, Lock()

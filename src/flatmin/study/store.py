@@ -149,21 +149,22 @@ class Store:
         found: dict[Path, dict[str, Stamp]] = {}
         for folder in (self._runs, self._traces):
             self.remove_leftovers(folder)
-            found[folder] = {n: mark for n, mark in listing(folder).items() if n[0] != "."}
+            found[folder] = listing(folder)
         rows, traces = found.values()
+        known: set[str] = set()
         for shard, entry in read_index(self.directory, self.study_hash, len(rows)).items():
             file = file_name(shard)
             if rows.get(file) == entry.rows and traces.get(file) == entry.traces:
                 self.checked[shard] = entry
-        known = set(map(file_name, self.checked))
+                known.add(file)
         for folder, names in found.items():
-            for path in [folder / name for name in names if name not in known]:
+            for path in [folder / name for name in sorted(names.keys() - known)]:
                 if shard_id(path) is None:
                     say(f"{str(path)!r} is not part of this study and was left alone")
                 elif wrong := shard_files.deep_fault(path, self.study_hash):
                     aside = _put_aside(path)
                     say(f"{str(path)!r} {wrong}: kept as {aside.name!r}; the shard is run again")
-        for path in [self._runs / name for name in rows if name not in known]:
+        for path in [self._runs / name for name in sorted(rows.keys() - known)]:
             if (name := shard_id(path)) is not None and self._complete(path):
                 counts = shard_files.count_states(shard_files.read(path, shard_files.COUNTED))
                 self.checked[name] = Checked(rows[path.name], traces.get(path.name), counts)
