@@ -30,12 +30,14 @@ def some(paths: list[Path], rng: random.Random) -> Path | None:
     return rng.choice(paths) if paths else None
 
 
-def shards(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("shard-*.parquet") if path.is_file())
-
-
 def anything(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file())
+    """Files that can be read here: not those that another damage has made huge."""
+    paths = (path for path in folder.rglob("*") if path.is_file())
+    return sorted(path for path in paths if path.stat().st_size < 1 << 26)
+
+
+def shards(folder: Path) -> list[Path]:
+    return [path for path in anything(folder) if path.match("shard-*.parquet")]
 
 
 def edit(path: Path, table: pa.Table, keep: dict[bytes, bytes] | None = None) -> None:

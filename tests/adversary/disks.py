@@ -133,7 +133,8 @@ def run_one(attack: Attack, watchdog: Watchdog) -> tuple[Answer, str | None]:
             _lack(attack.kind, inside, free, attack.share)
             first = case
             if not mounted:
-                first = replace(case, child=lambda: _limit(free))
+                # Its streams are files too, and a complaint needs a line of room.
+                first = replace(case, child=lambda: _limit(max(free, 512)))
             answer = watchdog._forked(first, folder, inside)
             names = [str(path.relative_to(inside)) for path in inside.rglob("*")]
             answer = replace(answer, left=tuple(name for name in names if name not in before))

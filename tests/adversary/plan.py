@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import os
 import tempfile
+import traceback
 from collections import Counter
 from importlib import import_module
 from typing import NamedTuple
+
+from adversary.watchdog import Score
 
 
 class Row(NamedTuple):
@@ -52,6 +55,9 @@ def numbered_piece(given: tuple[str, int, int, int]) -> Done:
     kept = tempfile.gettempdir()
     with tempfile.TemporaryDirectory(prefix="attack-") as place:  # what the killed leave goes too
         os.environ["TMPDIR"] = tempfile.tempdir = place
-        score = import_module(f"adversary.{name}").run(cases, seed, first)
+        try:
+            score = import_module(f"adversary.{name}").run(cases, seed, first)
+        except Exception:  # of the attack itself: one piece less, and a failure
+            score = Score(failures=[f"from {first} on: {traceback.format_exc()}"])
         os.environ["TMPDIR"] = tempfile.tempdir = kept
     return Done(name, score.count, score.failures, sum(os.times()[:4]) - began)

@@ -275,14 +275,23 @@ def _study_case(study: Study, runs: Sequence[Run], table: Any, frames: Sequence[
         sharpness=table["sharpness"].to_numpy(dtype=float),
         residual=table["sharpness_residual"].to_numpy(dtype=float),
         trace=_study_trace(frames, descent),
-        last={
-            name: np.stack(table[name].to_list()) for name in LAYERS if table[name].notna().all()
-        },
+        last={name: _array(table[name]) for name in LAYERS if table[name].notna().all()},
         method=study.method.with_rates(table["learning_rate"].to_numpy(dtype=float)),
         error=None if descent else table["integration_error"].to_numpy(dtype=float),
         samples=data.samples,
         names=np.array([run.index for run in runs]),
     )
+
+
+def _array(column: Any, shape: tuple[int, ...] | None = None) -> Float:
+    """Numbers, or lists of so many for each layer, as an array; a forged shard may mix them."""
+    values = column.to_list()
+    kinds = {np.shape(one) for one in values} | ({shape} if shape is not None else set())
+    if len(kinds) > 1:
+        raise DataError(
+            f"{column.name!r} is of different lengths in different rows: its shard is not a study's"
+        )
+    return np.array(values, dtype=float)
 
 
 def _study_trace(frames: Sequence[Any], descent: bool) -> dict[str, Float]:
@@ -298,7 +307,7 @@ def _study_trace(frames: Sequence[Any], descent: bool) -> dict[str, Float]:
         for network, frame in enumerate(frames):
             if frame is None:
                 continue
-            values = np.array(frame[name].to_list(), dtype=float)
+            values = _array(frame[name], trace[name].shape[2:] if name in trace else None)
             if name not in trace:
                 trace[name] = np.full((length, len(frames), *values.shape[1:]), np.nan)
             trace[name][: len(values), network] = values
