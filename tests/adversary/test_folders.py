@@ -22,6 +22,7 @@ FOUND = [
     Attack((("leftovers", 1), ("a bit", 1)), "run", True),
     Attack((("failures", 1),), "show as text", False),
     Attack((("failures", 1),), "run", False),
+    Attack((("foreign", 114), ("forged a value", 51339092)), "check", True, True),
 ]
 
 
