@@ -301,9 +301,8 @@ def all_below(w, network, found, high, q, pivot, inverse, z, psi):
 
 
 @helper
-def _block_interval(lanes, weights, network, vector, share, memory):
-    layout, size = network.layout, network.layout.nodes[-1]
-    depth, square = len(layout.widths) - 1, layout.widths.max() ** 2
+def _block_interval(lanes, weights, network, square, vector, share, memory):
+    depth, size = len(network.layout.widths) - 1, network.layout.nodes[-1]
     w, v, b = vectors(lanes, weights), vectors(lanes, vector), vectors(lanes, memory)
     a, c, rest = b[size:], b[2 * size :], b[3 * size :]
     found = Sweeps(b, a, rest, rest[depth:], rest[2 * depth :])
@@ -323,12 +322,13 @@ def blocks_interval(lanes, weights, network, starts, share, results, first, last
     infinite elsewhere."""
     layout = network.layout
     depth, widest = len(layout.widths) - 1, 0
-    for width in layout.widths:  # max() of an array takes a third of a second to compile
+    # max() of an array takes a third of a second to compile, and loads SciPy with the kernel
+    for width in layout.widths:
         widest = max(widest, width)
-    size = 3 * layout.nodes[-1] + 3 * depth + 5 * widest**2
+    square = widest * widest
+    size = 3 * layout.nodes[-1] + 3 * depth + 5 * square
     memory = scratch(size * len(lanes), starts[0].reshape(-1))
     for block in range(first, last):
-        found = _block_interval(
-            lanes, weights[block].reshape(-1), network, starts[block].reshape(-1), share, memory
-        )  # fmt: skip
+        w, start = weights[block].reshape(-1), starts[block].reshape(-1)
+        found = _block_interval(lanes, w, network, square, start, share, memory)
         put(vectors(lanes, results[block]), 1, found)
