@@ -30,11 +30,18 @@ class Differences:
         self._usual = 0.0  # the error at the step that was found for the first vector
         self.error = 0.0
 
-    def product(self, gradient: Callable[[float], Vector], size: float, v: Vector) -> Vector:
-        """H v at weights W of this norm; `gradient` gives that at W + h v. Vectors are flat."""
-        length = _norm(v)
-        if length == 0.0:
-            return v
+    def product(
+        self,
+        gradient: Callable[[float], Vector],
+        size: float,
+        length: float,
+        along: Callable[[Vector], float],
+    ) -> Vector:
+        """H v at weights W of norm `size`, with v of this `length`, not 0.
+
+        `gradient` gives that at W + h v, flat and new, and `along` <vector, v>: no more vectors are
+        kept than differences at three steps.
+        """
 
         def difference(step: float) -> Vector:
             h = step / length
@@ -43,33 +50,33 @@ class Differences:
             found *= 0.5 / h
             return found
 
+        def felt(gap: Vector, kept: Vector) -> float:
+            bent = _norm(kept)
+            side = float((gap * kept).sum()) / bent if bent else 0.0
+            return math.hypot(along(gap) / length, side) / length
+
         first = self._step is None
         step = max(size, 1.0) * self._precision ** (1.0 / 3.0) if first else self._step
         assert step is not None
-        before, after = difference(step), difference(step / RATIO)
-        before -= after
-        best, kept, gap = step, after, before
-        error = _norm(gap) / length
+        gap, after = difference(step), difference(step / RATIO)
+        gap -= after
+        best, kept, error, seen = step, after, _norm(gap) / length, felt(gap, after)
+        del gap
         if first or error > 2.0 * self._usual:
             for _ in range(SMALLEST):
                 step, before = step / RATIO, after
                 after = difference(step / RATIO)
-                apart = before - after
-                other = _norm(apart) / length
+                gap = before - after
+                other = _norm(gap) / length
                 if other < error:
-                    best, kept, gap, error = step, after, apart, other
+                    best, kept, error, seen = step, after, other, felt(gap, after)
                 elif other > RATIO * error:
                     break
+                del gap, before
         if first:
             self._usual = error
-        felt = math.hypot(_along(gap, v), _along(gap, kept)) / length
-        self._step, self.error = best, max(self.error, felt)
+        self._step, self.error = best, max(self.error, seen)
         return kept
-
-
-def _along(gap: Vector, v: Vector) -> float:
-    length = _norm(v)
-    return float((gap * v).sum()) / length if length else 0.0
 
 
 def _norm(v: Vector) -> float:

@@ -119,7 +119,6 @@ class Monitor(Watch):
         total = time.perf_counter() - self._begun
         return self.spent / total if total else 0.0
 
-    @plainly()
     def __call__(self) -> Check | None:
         """After a step: a check, or None where the budget does not allow it."""
         begun = time.perf_counter()
@@ -165,7 +164,6 @@ class Monitor(Watch):
         """Whether the next check is a full one."""
         return len(self.checks) % FULL_EVERY == 0
 
-    @plainly()
     def check(self, step: int | None = None) -> Check | None:
         """A check now, whatever the budget; None while the optimiser has no state."""
         self._steps = self._steps if step is None else step
@@ -175,6 +173,7 @@ class Monitor(Watch):
             self._keep(found)
         return found
 
+    @plainly()
     def _look(self, deadline: float) -> tuple[Check | None, bool]:
         """What the gauge reads, and whether that had settled before the deadline."""
         self._follow(iter(self._operator.batches))

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -72,19 +71,29 @@ def finite_differences(call: TorchCall, at: Values, v: Values, batch: Any, numbe
 
     def slope(h: float) -> Tensor:
         there = {name: torch.add(one, v[name], alpha=h) for name, one in at.items()}
-        try:
-            with gates.held() if call.holds else nullcontext():
-                return flattened(gradient(call, there, batch, number))
-        except CheckpointError:  # passes of the model's own that the gates do not know of
-            if not call.holds:
-                raise
-            call.holds = False
-            return slope(h)
+        if call.holds:
+            try:
+                with gates.held():
+                    return flattened(gradient(call, there, batch, number))
+            except CheckpointError:  # passes of the model's own that the gates do not know of
+                call.holds = False
+        return flattened(gradient(call, there, batch, number))
 
-    size = math.sqrt(sum(float((one.double() ** 2).sum()) for one in at.values()))
-    found = call.differences.product(slope, size, flattened(v))
-    parts = torch.split(found, [one.numel() for one in at.values()])
-    return {n: part.reshape(at[n].shape).to(at[n].dtype) for n, part in zip(at, parts, strict=True)}
+    def split(flat: Tensor) -> Values:
+        parts = torch.split(flat, [one.numel() for one in at.values()])
+        named = zip(at.items(), parts, strict=True)
+        return {name: part.reshape(one.shape).to(one.dtype) for (name, one), part in named}
+
+    length, size = math.sqrt(inner(v, v)), math.sqrt(inner(at, at))
+    if length == 0.0:
+        return {name: torch.zeros_like(one) for name, one in at.items()}
+    along = lambda flat: inner(split(flat), v)  # noqa: E731
+    return split(call.differences.product(slope, size, length, along))
+
+
+def inner(a: Values, b: Values) -> float:
+    """<a, b>."""
+    return sum(float(torch.dot(a[name].reshape(-1), b[name].reshape(-1))) for name in a)
 
 
 def gradient(call: TorchCall, at: Values, batch: Any, number: int) -> Values:
