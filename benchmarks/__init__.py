@@ -32,8 +32,10 @@ ON_REQUEST = {
     "lab": "lab:lab",
     "probes": "probes:probes",
     "monitor": "monitor:monitor",
+    "instructions": "instructions:instructions",
 }
 """Cases that are not about speed against rivals, which run only when they are named."""
+ALONE = {"probes", "monitor", "lab", "instructions"}  # with rivals of their own, or none
 
 
 def run(
@@ -42,7 +44,12 @@ def run(
     """The named cases, or all that are about speed, one after the other."""
     known = CASES | ON_REQUEST
     chosen = [check_choice("case", case, known) for case in cases] or list(CASES)
-    if not set(chosen) <= {"probes", "monitor", "lab"}:  # rivals of their own, or none
+    if not set(chosen) <= {
+        "probes",
+        "monitor",
+        "lab",
+        "instructions",
+    }:  # rivals of their own, or none
         _check_rivals()
     results = []
     for case in chosen:

@@ -24,7 +24,7 @@ from flatmin.network.initialisation import initialise
 NEVER = 1e-300
 
 
-def _start(architecture: Architecture, networks: int, scale: float) -> Ensemble:
+def start(architecture: Architecture, networks: int, scale: float) -> Ensemble:
     init = "residual" if architecture.square else "gaussian"
     return initialise(architecture, init, scale, 0, networks=networks)
 
@@ -68,7 +68,7 @@ def _limits(architecture: Architecture, lanes: int) -> tuple[dict[str, Any], str
 def gd_linear_d5() -> Result:
     """d = 5, L = 10, 200 networks."""
     samples, architecture = gaussian_samples(seed=0), Architecture.mlp(5, 10)
-    ensemble, steps = _start(architecture, 200, 0.4), 100_000
+    ensemble, steps = start(architecture, 200, 0.4), 100_000
     limits, notes = _limits(architecture, 8)
     return compare(
         "gd-linear-d5",
@@ -91,7 +91,7 @@ def gd_linear_d5() -> Result:
 def _momentum(kind: type[HeavyBall]) -> Result:
     """A method with momentum against gradient descent, d = 5, L = 10, 200 networks."""
     samples, architecture = gaussian_samples(seed=0), Architecture.mlp(5, 10)
-    ensemble, steps = _start(architecture, 200, 0.4), 20_000
+    ensemble, steps = start(architecture, 200, 0.4), 20_000
     method = kind(learning_rate=0.1 * rivals.RATE, momentum=0.9)
 
     def work() -> object:
@@ -142,14 +142,14 @@ def _against_limits(
 def gd_linear_d20() -> Result:
     """d = 20, L = 5, 200 networks."""
     title, architecture = "GD, linear MLP d=20 L=5, 200 networks", Architecture.mlp(20, 5)
-    samples, ensemble = gaussian_samples(60, 20, seed=0), _start(architecture, 200, 0.2)
+    samples, ensemble = gaussian_samples(60, 20, seed=0), start(architecture, 200, 0.2)
     return _against_limits("gd-linear-d20", title, samples, ensemble, 20_000)
 
 
 def gd_residual_d64() -> Result:
     """d = 64, L = 10, 32 networks."""
     title, samples = "GD, residual d=64 L=10, 32 networks", gaussian_samples(200, 64, seed=0)
-    ensemble = _start(Architecture.residual(64, 10, np.eye(64)[0]), 32, 0.25)
+    ensemble = start(Architecture.residual(64, 10, np.eye(64)[0]), 32, 0.25)
     return _against_limits("gd-residual-d64", title, samples, ensemble, 5000)
 
 
@@ -157,7 +157,7 @@ def gd_residual_d1024() -> Result:
     """d = 1024, L = 20, one network."""
     samples = gaussian_samples(2048, 1024, seed=0)
     architecture = Architecture.residual(1024, 20, np.eye(1024)[0])
-    ensemble, weights = _start(architecture, 1, 0.25), architecture.parameters
+    ensemble, weights = start(architecture, 1, 0.25), architecture.parameters
     return compare(
         "gd-residual-d1024",
         "GD, residual d=1024 L=20, one network",
@@ -174,7 +174,7 @@ def gd_gelu_d5() -> Result:
     """GELU, d = 5, L = 10, n = 50, 160 networks."""
     samples = gaussian_samples(50, 5, noise=0.0, seed=0)
     architecture = Architecture.mlp(5, 10, activation="gelu-tanh")
-    ensemble = _start(architecture, 160, 0.5)
+    ensemble = start(architecture, 160, 0.5)
     return compare(
         "gd-gelu-d5",
         "GD, GELU MLP d=5 L=10 n=50, 160 networks",
@@ -189,7 +189,7 @@ def gd_gelu_d5() -> Result:
 def trace_sharpness() -> Result:
     """Sharpness at every step, against the same run without it."""
     samples, architecture = gaussian_samples(seed=0), Architecture.mlp(5, 10)
-    ensemble, steps = _start(architecture, 200, 0.4), 1000
+    ensemble, steps = start(architecture, 200, 0.4), 1000
     recording = Recording(1, ("sharpness",), sharpness_tolerance=1e-6, sharpness_steps=1)
     bare = _ours(samples, ensemble, 20 * steps)
     return compare(
@@ -217,7 +217,7 @@ def scaling() -> Result:
             # Long enough that packing the weights, done once a run, does not count.
             flops = 1.5e9 if d <= 64 else 1e10
             steps = int(flops / (6 * architecture.parameters * networks))
-            work, amount = _ours(samples, _start(architecture, networks, 0.25), steps)
+            work, amount = _ours(samples, start(architecture, networks, 0.25), steps)
             points.append((kind, value, work, amount))
     compile_seconds = sum(seconds(work) for _, _, work, _ in points)
     exponents: dict[str, list[float]] = {"L": [], "d": []}

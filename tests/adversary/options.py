@@ -104,7 +104,7 @@ CALLS = {
                "--runs", "1")],
     "check": [("train",), ("study",)],
     "bench": [("no-such-case",)],
-    "reproduce": [("no-such-figure",), ("1a", "--preset", "quick", "--out", "folder")],
+    "reproduce": [("no-such-figure",), ("2", "x"), ("1a", "--preset", "quick", "--out", "folder")],
     "lab": [("--replay", ADDRESS), ("--no-browser", "--port", "0"),
             (TABLE, "--target", "y", "--no-browser", "--port", "0")],
     "verify": [("proof.json",)],
@@ -117,7 +117,7 @@ CALLS = {
     "study verify": [("study",)],
 }  # fmt: skip
 OFTEN = ("predict", "predict", "train", "train", "train", "train", "atlas", "lab", "check")
-NEVER = {"help", "no_browser", "workers"}  # a browser, and processes that stay
+NEVER = {"help", "no_browser", "workers", "beyond"}  # a browser, what stays, what takes minutes
 
 
 @cache
@@ -205,7 +205,7 @@ WARM = (
     ("atlas", *CALLS["atlas"][0]),
     ("lab", *CALLS["lab"][0]),
     ("check", "--preset", "small-init"),
-    ("reproduce", *CALLS["reproduce"][1]),
+    ("reproduce", *CALLS["reproduce"][-1]),
 )
 
 
