@@ -22,6 +22,8 @@ from flatmin.network.initialisation import initialise
 
 # Below any gradient: a benchmark takes every step.
 NEVER = 1e-300
+# What the machine's limit gains by all threads.
+THREADS_OF_D = {"D one": ("D alone", "D")}
 
 
 def start(architecture: Architecture, networks: int, scale: float) -> Ensemble:
@@ -56,6 +58,7 @@ def _limits(architecture: Architecture, lanes: int) -> tuple[dict[str, Any], str
     weights = architecture.parameters
     limits = {
         "D": rivals.machine_limit(6.0 * weights),
+        "D alone": rivals.machine_limit(6.0 * weights, threads=1),
         "M": rivals.traffic_limit(lanes * weights, weights),
     }
     notes = (
@@ -68,7 +71,7 @@ def _limits(architecture: Architecture, lanes: int) -> tuple[dict[str, Any], str
 def gd_linear_d5() -> Result:
     """d = 5, L = 10, 200 networks."""
     samples, architecture = gaussian_samples(seed=0), Architecture.mlp(5, 10)
-    ensemble, steps = start(architecture, 200, 0.4), 100_000
+    ensemble, steps = start(architecture, 200, 0.4), 300_000
     limits, notes = _limits(architecture, 8)
     return compare(
         "gd-linear-d5",
@@ -85,6 +88,7 @@ def gd_linear_d5() -> Result:
         {"A": 1000.0, "B": 150.0, "B+": 16.0, "D": 0.4, "one": 1.9},
         rounds=9,
         notes=notes,
+        beside=THREADS_OF_D,
     )
 
 
@@ -136,6 +140,7 @@ def _against_limits(
         {"D": 0.4, "one": 1.9},
         rounds=7,
         notes=notes,
+        beside=THREADS_OF_D,
     )
 
 
@@ -143,14 +148,14 @@ def gd_linear_d20() -> Result:
     """d = 20, L = 5, 200 networks."""
     title, architecture = "GD, linear MLP d=20 L=5, 200 networks", Architecture.mlp(20, 5)
     samples, ensemble = gaussian_samples(60, 20, seed=0), start(architecture, 200, 0.2)
-    return _against_limits("gd-linear-d20", title, samples, ensemble, 20_000)
+    return _against_limits("gd-linear-d20", title, samples, ensemble, 40_000)
 
 
 def gd_residual_d64() -> Result:
     """d = 64, L = 10, 32 networks."""
     title, samples = "GD, residual d=64 L=10, 32 networks", gaussian_samples(200, 64, seed=0)
     ensemble = start(Architecture.residual(64, 10, np.eye(64)[0]), 32, 0.25)
-    return _against_limits("gd-residual-d64", title, samples, ensemble, 5000)
+    return _against_limits("gd-residual-d64", title, samples, ensemble, 10_000)
 
 
 def gd_residual_d1024() -> Result:

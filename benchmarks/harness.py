@@ -89,8 +89,11 @@ def compare(
     bar: dict[str, float],
     rounds: int = 5,
     notes: str = "",
+    beside: dict[str, tuple[str, str]] | None = None,
 ) -> Result:
     """Time contenders in turns. Each comes with the units of work that one call does.
+
+    `beside` names ratios of two rivals, the first of which is there for that alone.
 
     The first call of everyone is not counted: it compiles. Ours is reported as compile time.
     """
@@ -101,9 +104,12 @@ def compare(
     for _ in range(rounds):
         for name, (work, amount) in (("ours", ours), *rivals.items()):
             times[name].append(seconds(work) / amount)
+    pairs = {name: (name, "ours") for name in rivals} | (beside or {})
+    for first, _ in (beside or {}).values():
+        del pairs[first]
     ratios = {
-        name: Spread.of([r / o for r, o in zip(times[name], times["ours"], strict=True)])
-        for name in rivals
+        name: Spread.of([a / b for a, b in zip(times[one], times[other], strict=True)])
+        for name, (one, other) in pairs.items()
     }
     return Result(
         id,

@@ -9,7 +9,8 @@ of 4, 8 or 16 lanes: the fastest of them.
 M: the loads and stores of the weights alone (read, then read and written), in the same cache.
 copy: the bytes of a step, read twice and written once, at the rate of copying an array larger than
 any cache (its reads and writes counted, not what the machine fetches before it writes).
-one: ours with one thread.
+one: ours with one thread. D one: what D itself gains by all threads, in the same rounds: no program
+gains more.
 F: JAX and SciPy, one network at a time, an eigensolver and a convex solver in every substep.
 """
 # mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False, disallow-untyped-calls=False
@@ -131,12 +132,14 @@ def _at_peak(width: int, threads: int, repeats: int) -> Contender:
     return work
 
 
-def machine_limit(flops_per_unit: float, flops: float = 3.2e9) -> tuple[Contender, float]:
+def machine_limit(
+    flops_per_unit: float, threads: int | None = None, flops: float = 3.2e9
+) -> tuple[Contender, float]:
     """Rival D: the time that the unit of work would take at the machine's peak.
 
     The width of the vectors is that which is fastest now, of three tries each.
     """
-    threads = thread_count()
+    threads = threads or thread_count()
     trials = {}
     for width in _WIDTHS:
         repeats = int(flops / (20 * width))

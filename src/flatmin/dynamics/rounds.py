@@ -11,6 +11,7 @@ bits.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import gcd
 from threading import Event, Lock
 from typing import Any
 
@@ -30,9 +31,9 @@ from flatmin.network.ensemble import laid_out
 
 Progress = Callable[[int], None]
 
-_ROUNDS = (256, 1024, 4096, 16384)
-# Parts of a round's steps, where blocks cannot be dealt out evenly.
-_PARTS = 4
+_ROUNDS, _LONGEST = (256, 1024, 4096, 16384), 16 * 16384
+# Flops of a part of a round's steps, where blocks cannot be dealt out evenly: a few milliseconds.
+_PART_FLOPS = 1e8
 # Flops a slice may take: about a tenth of a second.
 _SLICE_FLOPS = 1e9
 # Numbers in weights whose layers are measured together: NumPy's calls cost more than small layers.
@@ -113,10 +114,12 @@ class Rounds:
                 self._measure_layers(block)
             self._note(packed)
         rounds = iter(_ROUNDS)
-        length = next(rounds)
-        while self._going.any():
+        length, going = next(rounds), np.count_nonzero(self._going)
+        while going:
             self._round(length, threads, progress)
-            length = next(rounds, length)
+            before, going = going, np.count_nonzero(self._going)
+            # Where none has ended there is nothing to pack.
+            length = next(rounds, min(2 * length, _LONGEST) if going == before else _ROUNDS[-1])
         self._unpack()
         if progress is not None:
             # Steps that early ends have saved count as done.
@@ -130,8 +133,11 @@ class Rounds:
         blocks, _, lanes = packed.weights.shape
         lock, most = Lock(), self._slice_steps(lanes)
         # A block that is left over for one thread would keep the others waiting: blocks are taken
-        # in turns, a part of their steps at a time.
-        parts = _PARTS if blocks % threads else 1
+        # in turns, a part of their steps at a time, in parts that can be dealt out evenly.
+        even = threads // gcd(blocks, threads)
+        flops = length * self._backend.step_flops * lanes
+        parts = even * round(flops / (even * _PART_FLOPS)) if even > 1 else 1
+        parts = min(max(parts, 1), length)
         locks, done = [Lock() for _ in range(blocks)], [0] * blocks
 
         def work(job: int, cancelled: Event) -> None:
