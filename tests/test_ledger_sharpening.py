@@ -41,7 +41,7 @@ def balanced(learning_rate: float | None = None) -> Evidence:
 
 
 def parts(runs: Evidence) -> dict[str, Record]:
-    return {record.part: record for record in sharpening.progressive_sharpening(runs)}
+    return {record.part: record for record in sharpening.progressive_sharpening.of(runs)}
 
 
 def test_it_holds_along_flows_from_balanced_starts() -> None:

@@ -181,13 +181,13 @@ def test_memory_is_that_of_a_step_where_nothing_can_be_cut(name):
 
 
 def test_what_spares_memory_is_left_where_it_is_too_coarse(monkeypatch):
-    """In single precision differences reach 1 %, and not 0.01 %."""
+    """In single precision differences reach 1 %, and not 0.017 %."""
     monkeypatch.setattr("flatmin.probes.torch_model.LARGE", 1.0)
     monkeypatch.setattr("flatmin.probes.torch_model.TOO_LARGE", 1.0)
     model, x, y = case("batch norm", samples=200, double=False)
     truth = float(torch.linalg.eigvalsh(dense(model.double(), LOSS, [(x.double(), y)]))[-1])
     model.float()
-    for tolerance, way in ((1e-2, "finite differences"), (1e-4, "forward over reverse")):
+    for tolerance, way in ((1e-2, "finite differences"), (1.7e-4, "forward over reverse")):
         found = probes.sharpness(model, LOSS, (x, y), tolerance=tolerance)
         assert found.how == way
         assert found.narrow

@@ -31,8 +31,8 @@ Vector = Any
 # A product's rounding in units of its precision: sums over samples and layers lose some digits.
 # What they all lose alike, as near the end of a training where small losses are differences of
 # large terms, does not show in their symmetry. LOST is no bound: chosen on 235 trainings with batch
-# normalisation in single precision (5 intervals failed without it), it left 1 of 219 others wrong.
-ROUNDING, LOST = 16.0, 128.0
+# normalisation in single precision (5 intervals failed without it), 128 left 1 of 219 others wrong.
+ROUNDING, LOST = 16.0, 512.0
 
 
 class Operator(Protocol):
