@@ -94,7 +94,8 @@ def ensemble_sharpness(
     if not certify:
         return record
     _, low, high = _by_network(ends, n)
-    return judged(record, np.maximum(low, 0.0), in_range(high), INERTIA, tolerance)
+    # An end that is no number proves nothing; the largest eigenvalue is never negative.
+    return judged(record, np.fmax(low, 0.0), in_range(high), INERTIA, tolerance)
 
 
 def _given(regression: Regression, ensemble: Ensemble, vectors: Float) -> tuple[Any, ...]:

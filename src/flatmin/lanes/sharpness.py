@@ -140,8 +140,8 @@ def largest_eigenvalue(
             before = own
             told = fma(along, along, between)
             rest = where(nothing, 0.0, larger(per * square - told, _ROUNDING * told))
-            # Of a vector that is 0 nothing is left to find.
-            diagonal[used] = where(own > 0.0, 1.0 + along, 0.0)
+            # Of a vector that is 0, and where H is, nothing is left to find.
+            diagonal[used] = where((own > 0.0) & ~nothing, 1.0 + along, 0.0)
             norms[used], s[used] = root(inverse * per), 1.0
             if used > 0:
                 beside[used - 1] = root(between)
