@@ -160,6 +160,14 @@ REFUSED = [
         for rest in ((), ("--momentum=0.9",), ("--central",), ("--biases", "--activation=relu"))
     ),
     (
+        "a momentum of 10^400",
+        Case(("study", "check", "s.toml"),
+             {"s.toml": b'problem = {generator = "gaussian", n = 12, d = 3}\n'
+                        b'architecture = {depth = 2}\ngrid = {scale = [0.3]}\n'
+                        b'method = {name = "heavy-ball", steps = 9, learning_rate = 0.05, '
+                        b"momentum = 1" + b"0" * 400 + b"}\n"}),
+    ),
+    (
         "a study of a million layers",
         Case(("study", "check", "s.toml"),
              {"s.toml": b'problem = {generator = "gaussian", n = 12, d = 3}\n'
