@@ -14,6 +14,7 @@ class Matrices:
     """A mean of symmetric matrices, one a batch."""
 
     precision, error, matrix, how, data = 2.0**-52, 0.0, "matrix", "plain products", "none"
+    spares = False
 
     def __init__(self, parts, shares, jitter=0.0):
         self._parts, self.shares, self.size = parts, shares, len(parts[0])

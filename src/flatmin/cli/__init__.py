@@ -69,7 +69,10 @@ def main() -> None:
         sys.exit(_complain(shortage, 2))
     with interruptible() as interrupted:
         code = _run(interrupted)
-    sys.exit(surroundings.finish(code))
+    code = surroundings.finish(code)
+    if code == 130:
+        surroundings.leave(code)
+    sys.exit(code)
 
 
 def _run(interrupted: Callable[[], bool]) -> int:

@@ -7,11 +7,13 @@ are shown only if Python was asked for them (`-W`, PYTHONWARNINGS).
 
 from __future__ import annotations
 
+import atexit
 import codecs
 import os
 import sys
 from contextlib import suppress
 from errno import EBADF, EIO, ENOSPC
+from typing import NoReturn
 
 from flatmin.core.memory import one_heap
 
@@ -86,6 +88,15 @@ def finish(code: int) -> int:
         complain(f"standard output cannot be written: {error.strerror}")
         return 2
     return code
+
+
+def leave(code: int) -> NoReturn:
+    """End at once, after what is to be done at the end of a process.
+
+    What was interrupted may be half compiled: taking the compiler down has ended in a crash.
+    """
+    atexit._run_exitfuncs()
+    os._exit(code)
 
 
 def drop_output() -> None:
