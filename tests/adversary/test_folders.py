@@ -23,6 +23,8 @@ FOUND = [
     Attack((("failures", 1),), "show as text", False),
     Attack((("failures", 1),), "run", False),
     Attack((("foreign", 114), ("forged a value", 51339092)), "check", True, True),
+    Attack((("forged no column", 932564138), ("a bit of any file", 693)), "check", True, True),
+    Attack((("record", 94), ("a file for a folder", 1607)), "check train", False, True),
 ]
 
 

@@ -182,15 +182,16 @@ def _checked(path: Path, columns: Collection[str] | None) -> pa.Table:
     older = end.marks.get(b"flatmin_schema_version") in _WITHOUT_DIGESTS
     older = older and digest.COLUMNS not in end.marks
     wrong = None if older else digest.difference(table, end.marks, part=columns is not None)
-    if wrong := wrong or _misfit(table, path.parent.name, older or columns is not None):
+    schema = _SCHEMAS.get(path.parent.name, ROWS_SCHEMA)
+    wanted = {"run"} if older else set(schema.names)
+    if wrong := wrong or _misfit(table, schema, wanted if columns is None else wanted & {*columns}):
         raise _Damaged(wrong)
     return table
 
 
-def _misfit(table: pa.Table, kind: str, part: bool) -> str | None:
-    """What keeps a table from being one of runs or of traces, whatever its digests say."""
-    schema = _SCHEMAS.get(kind, ROWS_SCHEMA)
-    if not part and (lost := set(schema.names) - set(table.column_names)):
+def _misfit(table: pa.Table, schema: pa.Schema, wanted: set[str]) -> str | None:
+    """What keeps a table from being one of this schema, whatever its digests say."""
+    if lost := wanted - set(table.column_names):
         return f"lacks its column {min(lost)!r}"
     for field in table.schema:
         at = schema.get_field_index(field.name)
