@@ -266,3 +266,19 @@ def test_rounding_of_what_cancels_is_in_the_interval(seed, method):
     assert truth < 1e-12
     found = sharpness(regression, layers, method=method)
     assert found.low <= truth <= found.high
+
+
+def test_where_the_hessian_vanishes_the_sharpness_is_zero():
+    # Three layers are zero: every second derivative is. Gaussian neighbours share its lanes.
+    architecture = Architecture.mlp(3, 5)
+    ensemble = networks(architecture, size=8)
+    flat = ensemble.flat().copy()
+    for k in (1, 2, 4):
+        flat[3, architecture.offsets[k] : architecture.offsets[k + 1]] = 0.0
+    data = data_for(architecture)
+    for start in (None, np.ones_like(flat)):
+        found = sharpness(data, Ensemble.from_flat(architecture, flat), start=start)
+        assert found.value[3] == found.low[3] == found.high[3] == 0.0
+        assert found.converged[3]
+        bare = sharpness(data, Ensemble.from_flat(architecture, flat), start=start, certify=False)
+        assert bare.value[3] == bare.residual[3] == 0.0

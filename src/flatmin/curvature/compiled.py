@@ -73,33 +73,29 @@ def ensemble_sharpness(
 
     Their intervals are those of `lanes.inertia`, with an infinite high end where it proves nothing.
     """
-    architecture, blocks, lanes = (
-        ensemble.architecture,
-        len(ensemble.lanes),
-        ensemble.lanes.shape[2],
-    )
-    dimension = sum(map(sum, architecture.shapes))
-    vectors = np.empty((blocks, dimension, lanes))
-    hessian = LinearHessian(regression, architecture, ensemble.flat())
+    hessian = LinearHessian(regression, ensemble.architecture, ensemble.flat())
     if start is None:
-        vectors[:] = start_vector(dimension)[None, :, None]
+        nodes = sum(columns for _, columns in ensemble.architecture.shapes)
+        coordinates = hessian.random(start_vector(nodes))
     else:
-        coordinates = np.zeros((blocks * lanes, dimension))
-        coordinates[: len(ensemble)] = hessian.restrict(start)
-        vectors[:] = coordinates.reshape(blocks, lanes, dimension).transpose(0, 2, 1)
+        coordinates = hessian.plain(start)
+    vectors = laid_out(coordinates, ensemble.lanes.shape[2])
     given = _given(regression, ensemble, vectors)
-    how = (tolerance, max_products, min(BASIS, dimension))
+    how = (tolerance, max_products, min(BASIS, coordinates.shape[1]))
     results = _of_blocks(blocks_sharpness, *given, *how)
     if certify:
         ends = _of_blocks(blocks_interval, *given, 0.9 * tolerance)
     n = len(ensemble)
-    coordinates = np.ascontiguousarray(_by_network(vectors, n).T)
     value, residual, products = _by_network(results, n)
-    record = unproved("lanczos", value, residual, products, hessian.lift(coordinates))
+    vector = hessian.weights_of(_by_network(vectors, n).T)
+    norm = np.linalg.norm(vector, axis=1, keepdims=True)
+    np.divide(vector, norm, where=norm > 0, out=vector)
+    record = unproved("lanczos", value, residual, products, vector)
     if not certify:
         return record
     _, low, high = _by_network(ends, n)
-    return judged(record, np.maximum(low, 0.0), in_range(high), INERTIA, tolerance)
+    # An end that is no number proves nothing; the largest eigenvalue is never negative.
+    return judged(record, np.fmax(low, 0.0), in_range(high), INERTIA, tolerance)
 
 
 def _given(regression: Regression, ensemble: Ensemble, vectors: Float) -> tuple[Any, ...]:
@@ -125,4 +121,4 @@ def _by_network(lanes: Float, networks: int) -> Float:
 if __name__ == "__main__":
     one = Ensemble.from_flat(Architecture.mlp(1, 1), np.ones((1, 1)))
     data = Regression.from_arrays(np.ones((2, 1)), np.ones(2))
-    _of_blocks(blocks_interval, *_given(data, one, np.ones((1, 2, one.lanes.shape[2]))), 1e-10)
+    _of_blocks(blocks_interval, *_given(data, one, np.ones((1, 1, one.lanes.shape[2]))), 1e-10)

@@ -20,7 +20,7 @@ from flatmin.dynamics.measures import Task, below_saddles, error_of_map, units_o
 from flatmin.dynamics.recording import Recording
 from flatmin.dynamics.rule import Rule
 from flatmin.lanes.compiling import wide_registers
-from flatmin.lanes.entries import COLUMNS, SHARPNESS_COLUMNS, Spectrum
+from flatmin.lanes.entries import COLUMNS, SHARPNESS_COLUMNS, Spectrum, followed
 from flatmin.lanes.lanczos import BASIS, start_vector
 from flatmin.lanes.layout import Held, Runs, Stop, Wide, linear, sampled
 from flatmin.network.architecture import Architecture, Family
@@ -87,8 +87,7 @@ class Backend:
     ) -> None:
         self.kind, self._problem, self._architecture = kind, problem, architecture
         self.step_flops = rule.cost * self.flops(problem, architecture)
-        self.range_dimension = self._dimension()
-        probe = start_vector(self.range_dimension)
+        probe = start_vector(self._probed())
         self._probe = probe / np.linalg.norm(probe)
         self._widths = (architecture.inputs, *architecture.widths)
         self._units = units_of(problem, architecture)
@@ -107,9 +106,13 @@ class Backend:
         """The flops of one step of gradient descent of one network."""
         raise NotImplementedError
 
-    def _dimension(self) -> int:
-        """Of the coordinates in which the sharpness is found."""
+    def _probed(self) -> int:
+        """Of how many numbers the vector is that finds other eigenvectors."""
         return self._architecture.parameters
+
+    def first_vectors(self, networks: int) -> Float:
+        """What measurements of sharpness begin with, `[network, number]`."""
+        return np.tile(start_vector(self._probed()), (networks, 1))
 
     def _small(self, tolerance: float | None) -> tuple[float, float]:
         """What squared gradient norms count as small."""
@@ -215,7 +218,7 @@ class SamplesBackend(Backend):
         packed.distance[block] = np.where(diverged, np.inf, self._distance(flat))
 
     def _flat(self, packed: Packed, block: int) -> Float:
-        return packed.weights[block, : self.range_dimension].T.astype(float)
+        return packed.weights[block, : self._architecture.parameters].T.astype(float)
 
     def trace(
         self, packed: Packed, block: int, begin: int, every: int, entries: int, number: int,
@@ -323,8 +326,16 @@ class LinearBackend(Backend):
         """6 P for the layers, 2 d^2 for Sigma."""
         return 6.0 * architecture.parameters + 2.0 * architecture.inputs**2
 
-    def _dimension(self) -> int:
-        return sum(map(sum, self._architecture.shapes))
+    def _probed(self) -> int:
+        return sum(columns for _, columns in self._architecture.shapes)
+
+    def first_vectors(self, networks: int) -> Float:
+        """Nothing is known of eigenvectors yet."""
+        return np.zeros((networks, followed(self._coordinates())))
+
+    def _coordinates(self) -> int:
+        """In which the sharpness is found."""
+        return sum(map(sum, self._architecture.shapes)) - self._widths[-1]
 
     def _small(self, tolerance: float | None) -> tuple[float, float]:
         """An absolute one, or one relative to |b_1|^4 (see `descent`)."""
@@ -348,16 +359,18 @@ class LinearBackend(Backend):
         if spectrum is not None:
             _MEASURING.add(kernel)
         elif kernel in _MEASURING:
-            spectrum = self._spectrum(packed, 0, 0, 0.0)
+            spectrum = self._spectrum(packed, 0, 0, False, 0.0)
         descend(
             (self.kind.type(0),) * lanes, packed.weights, self._network, packed.runs, self._stop,
             self._rule, self._form, begin, steps, goes_on, every, rows[None], spectrum, block,
             block + 1,
         )  # fmt: skip
 
-    def _spectrum(self, packed: Packed, number: int, window: int, tolerance: float) -> Spectrum:
-        basis = min(BASIS, self.range_dimension)
-        return Spectrum(packed.vectors, self._probe, number, window, tolerance, 2000, basis)
+    def _spectrum(
+        self, packed: Packed, number: int, window: int, steady: bool, tolerance: float
+    ) -> Spectrum:
+        basis = min(BASIS, self._coordinates())
+        return Spectrum(packed.vectors, self._probe, number, window, steady, tolerance, 2000, basis)
 
     def trace(
         self, packed: Packed, block: int, begin: int, every: int, entries: int, number: int,
@@ -368,7 +381,8 @@ class LinearBackend(Backend):
         rows = _blank(entries, sharp, packed.weights.shape[2], self.kind)
         if sharp:
             window, tolerance = recording.sharpness_steps, recording.sharpness_tolerance
-            spectrum = self._spectrum(packed, number, window, tolerance)
+            steady = window == 1 or window >= recording.every
+            spectrum = self._spectrum(packed, number, window, steady, tolerance)
         self.advance(packed, block, begin, every * entries, False, rows, every, spectrum)
         return rows
 

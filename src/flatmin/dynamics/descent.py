@@ -166,7 +166,7 @@ class _Course:
         """
         kind, architecture = np.dtype(self.precision), self.architecture
         backend = backends.choose(self.problem, architecture, self.rule, tolerance, kind, stop)
-        backend.expect(self.steps)
+        backend.expect(self.steps * (1.0 if recording is None else recording.cost))
         task, parameters = Task.of(self.problem, architecture), architecture.parameters
         engine = Rounds(backend, task, architecture, state, rates, budget, recording)
         engine.finish(self.threads, progress)

@@ -33,7 +33,7 @@ class Recording:
     """What to record, every so many steps (0, every, 2 every, ...).
 
     excess_risk is R - R_min, distance |w - w*|^2, gradient |grad R|; sharpness is measured to the
-    relative residual `sharpness_tolerance`, each time from the last eigenvector. A residual says
+    relative residual `sharpness_tolerance`, each time near the last eigenvectors. A residual says
     that an eigenvalue is near, not that it is the largest: a trace follows the largest one, looks
     for others now and then, and proves nothing. `sharpness` of the final weights does.
 
@@ -64,6 +64,12 @@ class Recording:
         for name in self.quantities:
             if name not in recordable(architecture):
                 raise SettingError(f"{name} can be recorded of linear networks only")
+
+    @property
+    def cost(self) -> float:
+        """Of a step of small networks with what is measured of it, in steps: a sharpness is ten."""
+        often = min(self.sharpness_steps, self.every) if "sharpness" in self.quantities else 0
+        return 1.0 + 10.0 * often / self.every
 
     @property
     def columns(self) -> list[str]:

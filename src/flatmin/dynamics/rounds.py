@@ -25,7 +25,6 @@ from flatmin.dynamics.backends import Backend, Packed
 from flatmin.dynamics.measures import LAYER_MEASURES, Task
 from flatmin.dynamics.recording import Recording, Trace
 from flatmin.lanes.entries import COLUMNS, SHARPNESS_COLUMNS
-from flatmin.lanes.lanczos import start_vector
 from flatmin.network.architecture import Architecture
 from flatmin.network.ensemble import laid_out
 
@@ -87,7 +86,7 @@ class Rounds:
         count = len(self.state)
         entries = 1 + int(self._budget.max()) // recording.every
         if "sharpness" in recording.quantities:
-            self._vectors = np.tile(start_vector(self._backend.range_dimension), (count, 1))
+            self._vectors = self._backend.first_vectors(count)
         shapes: dict[str, tuple[int, ...]] = {name: (entries, count) for name in recording.columns}
         for name in recording.layers:
             shapes[name] = (entries, count, LAYER_MEASURES[name].size(self._architecture.depth))
@@ -165,9 +164,8 @@ class Rounds:
     def _slice_steps(self, lanes: int) -> int:
         """Steps that a slice may take."""
         cost = self._backend.step_flops * lanes
-        if self._vectors.size and self._recording is not None:
-            often = min(self._recording.sharpness_steps, self._recording.every)
-            cost *= 1 + 10 * often / self._recording.every  # a sharpness costs about ten steps
+        if self._recording is not None:
+            cost *= self._recording.cost
         return max(1, int(_SLICE_FLOPS / cost))
 
     def _advance(self, packed: Packed, block: int, begin: int, most: int, goes_on: bool) -> int:

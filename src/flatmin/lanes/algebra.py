@@ -130,13 +130,6 @@ def add_scaled(factor, x, y, size):
 
 
 @inlined
-def add_numbers(numbers, y):
-    """y += numbers that all lanes share."""
-    for j in range(len(numbers)):
-        y[j] = y[j] + numbers[j]
-
-
-@inlined
 def scale_into(factor, x, y, size):
     """y = factor x."""
     for j in range(size):

@@ -2,7 +2,7 @@
 
 Between two entries lie `every` steps, a stride. An entry holds what was measured at the weights
 that its last step led to, the least and the largest excess risk, distance and gradient over the
-steps of its stride, and, if asked for, the sharpness by Lanczos from the last eigenvector, at the
+steps of its stride, and, if asked for, the sharpness by Lanczos near the last eigenvector, at the
 last `window` steps of the stride: at the edge of stability all of them may alternate from step to
 step, which a value per stride would not show. All but the sharpness is at hand in the next step.
 Nothing here touches the weights, so recording does not change a trajectory.
@@ -43,14 +43,30 @@ SHARPNESS_COLUMNS = (
 
 PLAIN = len(COLUMNS)
 
+TILE = 8
+"""Vectors that are worked on at once where all of a long row are; rows are filled with zeros."""
+
+
+@inlined
+def in_tiles(size):
+    """The size of a row in whole tiles."""
+    return -(-size // TILE) * TILE
+
+
+def followed(coordinates: int) -> int:
+    """How many numbers `sharpness.follow` keeps of a run: an eigenvector, its last two changes,
+    the last value and two factors."""
+    return 3 * (-(-coordinates // TILE) * TILE) + 3
+
 
 class Spectrum(NamedTuple):
     """How sharpness is measured along a run."""
 
-    starts: NDArray[Any]  # [block, dimension, n] start coordinates
-    probe: NDArray[Any]  # [dimension], of norm 1
+    starts: NDArray[Any]  # [block, number, n]: what `sharpness.follow` keeps of a run, 0 at first
+    probe: NDArray[Any]  # [d_0 + .. + d_{L-1}], of norm 1
     number: int  # of the first entry of a call in the whole run
     window: int  # measured at so many steps at the end of a stride; 0: not at all
+    steady: bool  # whether measurements are the same number of steps apart
     tolerance: float
     max_products: int
     basis: int

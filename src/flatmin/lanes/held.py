@@ -82,17 +82,40 @@ def times_held(typing, matrix, x):
     return x(matrix, x), codegen
 
 
+def _begun(builder: Any, w: Any, like: Any, value: Any) -> list[Any]:
+    """The vectors of a tuple, or as many zeros as it has numbers."""
+    if like.dtype == w.vector:
+        return list(cgutils.unpack_tuple(builder, value))
+    return [_zero(w.vector)] * like.count
+
+
 @intrinsic
 def transposed_held(typing, w, x, like):
-    """W' x, of as many columns as `like` has."""
+    """W' x, of as many columns as `like` has; if these are vectors, they are added to."""
     kind = types.UniTuple(w.vector, like.count)
 
     def codegen(context, builder, signature, arguments):
-        total = [_zero(w.vector)] * like.count
+        total = _begun(builder, w, like, arguments[2])
         for i, x_i in enumerate(cgutils.unpack_tuple(builder, arguments[1])):
             for j in range(like.count):
                 entry = load(builder, w, arguments[0], at(i * like.count + j))
                 total[j] = fused(builder, w.vector, entry, x_i, total[j])
+        return cgutils.pack_array(builder, total)
+
+    return kind(w, x, like), codegen
+
+
+@intrinsic
+def product_held(typing, w, x, like):
+    """W x, of as many rows as `like` has; if these are vectors, they are added to."""
+    kind = types.UniTuple(w.vector, like.count)
+
+    def codegen(context, builder, signature, arguments):
+        total = _begun(builder, w, like, arguments[2])
+        for j, x_j in enumerate(cgutils.unpack_tuple(builder, arguments[1])):
+            for i in range(like.count):
+                entry = load(builder, w, arguments[0], at(i * x.count + j))
+                total[i] = fused(builder, w.vector, entry, x_j, total[i])
         return cgutils.pack_array(builder, total)
 
     return kind(w, x, like), codegen

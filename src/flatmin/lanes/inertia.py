@@ -3,7 +3,7 @@
 The mathematics is that of `flatmin.curvature.inertia` for one output, in double precision: a
 Rayleigh quotient less its rounding from below, a factorisation of high I - H over the layers from
 above, and the matrices E that carry the errors of b_k, a_k and c_k. The vector is that of
-`sharpness`: V_k = x a_k' + b_k y' with the computed a_k and b_k, taken as exact.
+`sweeps`: V_k = x a_k' + b_k y' with the computed a_k and b_k, taken as exact.
 
 Matrices lie row by row.
 """
@@ -26,7 +26,7 @@ from flatmin.lanes.algebra import (
 from flatmin.lanes.compiling import compiled, helper
 from flatmin.lanes.lanczos import inverse_or_zero
 from flatmin.lanes.layout import scratch
-from flatmin.lanes.sharpness import coordinates
+from flatmin.lanes.sweeps import coordinates
 from flatmin.lanes.tiles import put
 from flatmin.lanes.vectors import absolute, fma, root, vectors, where
 
@@ -144,7 +144,7 @@ def errors(w, network, found, m, half, twice):
 
 @helper
 def quotient(w, network, found, vector, c, m, half):
-    """V'HV/|V|^2 and a bound on its error; V from X and Y as `sharpness` leaves them."""
+    """V'HV/|V|^2 and a bound on its error; V from its coordinates."""
     widths, layers, nodes = network.layout
     b, a, w_norm, b_error, a_error = found
     depth, d = len(widths) - 1, widths[0]
@@ -153,19 +153,20 @@ def quotient(w, network, found, vector, c, m, half):
     total = error = square = c_error = 0.0
     for k in range(depth - 1, -1, -1):
         rows, columns, layer = widths[k + 1], widths[k], w[layers[k] :]
-        x_at, y_at = coordinates(network.layout, k)
+        y_at, x_at = coordinates(network.layout, k)
         x, y, a_k, b_k = vector[x_at:], vector[y_at:], a[nodes[k] :], b[nodes[k + 1] :]
         c_k, below = c[nodes[k + 1] :], c[nodes[k] :]
         a_square, b_square = _dot(a_k, a_k, columns), _dot(b_k, b_k, rows)
         a_norm, b_norm = root(a_square), root(b_square)
-        x_scale, y_scale = inverse_or_zero(a_norm), inverse_or_zero(b_norm)
-        x_norm, y_norm = x_scale * _norm(x, rows), y_scale * _norm(y, columns)
-        x_b, y_a = x_scale * _dot(x, b_k, rows), y_scale * _dot(y, a_k, columns)
+        # x_L = 0 is not kept
+        inside = rows if k < depth - 1 else 0
+        x_norm, y_norm = _norm(x, inside), _norm(y, columns)
+        x_b, y_a = _dot(x, b_k, inside), _dot(y, a_k, columns)
         v_norm = fma(x_norm, a_norm, y_norm * b_norm)
         square = fma(x_norm * x_norm, a_square, square)
         square = fma(y_norm * y_norm, b_square, fma(2.0, x_b * y_a, square))
         # 2 c_k.(V a_k), V a_k = x |a|^2 + b (y.a)
-        c_x, c_b = x_scale * _dot(c_k, x, rows), _dot(c_k, b_k, rows)
+        c_x, c_b = _dot(c_k, x, inside), _dot(c_k, b_k, rows)
         total = fma(2.0, fma(c_x, a_square, c_b * y_a), total)
         c_norm, lost = _norm(c_k, rows), (rows + columns + 12) * _EPS
         wrong_a = fma(lost, a_norm, a_error[k])
@@ -174,7 +175,7 @@ def quotient(w, network, found, vector, c, m, half):
         added = fma(lost, fma(c_norm, w_norm[k], v_norm * b_norm), v_norm * b_error[k])
         # c_{k-1} = W'c_k + a (x.b) + |b|^2 y
         for j in range(columns):
-            below[j] = fma(x_b, a_k[j], b_square * (y_scale * y[j]))
+            below[j] = fma(x_b, a_k[j], b_square * y[j])
         if k < depth - 1:
             transposed_times(layer, rows, columns, c_k, below, True)
         c_error = spread(depth + 1, m, rows, layer, columns, 1, columns, added, half)

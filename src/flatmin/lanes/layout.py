@@ -82,6 +82,11 @@ class Wide(NamedTuple):
     row: tuple[float, ...]  # the vectors of a row, if all layers but the last are square; or none
 
 
+def is_form(form: Any, kind: type) -> bool:
+    """Whether this is the compiler's type of a form of that kind."""
+    return getattr(form, "instance_class", None) is kind
+
+
 def layout(widths: Sequence[int], biases: int = 0) -> Layout:
     """The layout of networks of widths d_0 .. d_L; with biases layers are [d_{k+1}, d_k + 1]."""
     d = np.array(widths, dtype=np.int64)

@@ -20,7 +20,6 @@ import numpy as np
 from numba import extending
 
 from flatmin.lanes.algebra import (
-    add_numbers,
     dot,
     gradient_square,
     input_gradient,
@@ -31,15 +30,15 @@ from flatmin.lanes.algebra import (
     widen,
 )
 from flatmin.lanes.compiling import compiled, helper, inlined
-from flatmin.lanes.entries import PLAIN, PROBE_EVERY, put_entry
+from flatmin.lanes.entries import PLAIN, put_entry
 from flatmin.lanes.held import held, spread, step_held, times_held, transposed_held
-from flatmin.lanes.layout import Held, Wide, block_of, scratch
+from flatmin.lanes.layout import Held, Wide, block_of, is_form, scratch
 from flatmin.lanes.momentum_descent import (
     steady_square,
     step_held_with_velocity,
     times_and_step_with_velocity,
 )
-from flatmin.lanes.sharpness import block_sharpness, sharpness_scratch
+from flatmin.lanes.sharpness import follow, sharpness_scratch
 from flatmin.lanes.tiles import inner, outer, put, scaled
 from flatmin.lanes.vectors import absolute, all_lanes, splat, vectors, where
 from flatmin.lanes.wide import backward_wide, forward_wide
@@ -121,27 +120,22 @@ def forward(w, network, b, a, move, momentum, form, keep):
     """
 
 
-def _is(form: Any, kind: type) -> bool:
-    """Whether this is the type of a form of that kind."""
-    return getattr(form, "instance_class", None) is kind
-
-
 @overload(backward, jit_options={"forceinline": True})
 def _any_backward(w, network, b, error, a, form):
-    if _is(form, Wide):
+    if is_form(form, Wide):
         return lambda w, network, b, error, a, form: backward_wide(w, network, b, error, a, form)
-    if _is(form, Held):
+    if is_form(form, Held):
         return lambda w, network, b, error, a, form: _backward_held(w, network, b, error, a, form)
     return lambda w, network, b, error, a, form: _backward(w, network, b, error, a)
 
 
 @overload(forward, jit_options={"forceinline": True})
 def _any_forward(w, network, b, a, move, momentum, form, keep):
-    if _is(form, Wide):
+    if is_form(form, Wide):
         return lambda w, network, b, a, move, momentum, form, keep: forward_wide(
             w, network, b, a, move, momentum, form
         )
-    if _is(form, Held):
+    if is_form(form, Held):
         return lambda w, network, b, a, move, momentum, form, keep: _forward_held(
             w, network, b, a, move, momentum, form, keep
         )
@@ -167,18 +161,6 @@ def _scratch(lanes, network, weights):
 def _room(network):
     """What all a_k, or all b_k, take, rounded up so that what follows begins at a cache line."""
     return -(-network.layout.nodes[-1] // 8) * 8
-
-
-@helper
-def _measured(lanes, weights, network, spectrum, block, turn, memory):
-    """Value, residual and products of the sharpness, for the turn-th time in a run."""
-    vector = spectrum.starts[block].reshape(-1)
-    if turn % PROBE_EVERY == 0:
-        add_numbers(spectrum.probe, vectors(lanes, vector))
-    return block_sharpness(
-        lanes, weights, network, vector, spectrum.tolerance, spectrum.max_products, spectrum.basis,
-        memory,
-    )  # fmt: skip
 
 
 @helper
@@ -215,11 +197,14 @@ def _descend_block(
             _clear(~fine, a, 2 * size)
         recorded = step == due and entry < len(rows)
         if spectrum is not None:
-            of_window = step - due + max(min(spectrum.window, every), 1) - 1
+            window = max(min(spectrum.window, every), 1)
+            of_window = step - due + window - 1
             if spectrum.window > 0 and of_window >= 0 and entry < len(rows):
-                turn = (spectrum.number + entry) * spectrum.window + of_window
-                found = _measured(lanes, weights, network, spectrum, block, turn, room)
-                value, residual, products = found
+                # after the one of the first weights
+                turn = max((spectrum.number + entry - 1) * window + 1, 0) + of_window
+                value, residual, products = follow(
+                    lanes, w, network, a, b, form, spectrum, block, turn, room
+                )
                 first = of_window == 0
                 low = smaller(value, splat(lanes, np.inf) if first else low)
                 high = larger(value, splat(lanes, -np.inf) if first else high)
@@ -266,7 +251,7 @@ def _descend_block(
 def _spectral_scratch(lanes, network, spectrum, weights):
     if spectrum is None:
         return weights[0, 0]
-    return sharpness_scratch(lanes, network, spectrum.starts[0].reshape(-1), spectrum.basis)
+    return sharpness_scratch(lanes, network, spectrum.basis, weights)
 
 
 @compiled

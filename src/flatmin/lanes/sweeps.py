@@ -1,0 +1,236 @@
+"""Products with the Hessian of linear networks with one output: a sweep down the layers, one up.
+
+With b_k and a_k of `curvature.linear` every eigenvector is V_k = x_k a_k' + b_k y_k', and x_L = 0.
+As (x + s b_k, y - s a_k) is the same V, x_k is taken orthogonal to b_k. With beta_k = |b_k|^2 and
+alpha_k = |a_k|^2 then <V, V'> = sum_k alpha_k x.x' + beta_k y.y', and H V is
+
+    c_{L-1} = beta_L y_L,  c_{k-1} = W_k' c_k + beta_k y_k
+    e_1 = 2 Sigma c_0,     e_{k+1} = W_k e_k + alpha_k x_k + (y_k.a_k) b_k
+    x = c_k - m_k b_k,     y = e_k + m_k a_k,     m_k = c_k.b_k/beta_k
+
+No unit vectors are needed: where a_k is rounding noise, as at the end of training, x_k has no
+weight, but stays put.
+
+Coordinates lie as y_1, x_1, y_2, x_2, .., y_L. H is divided by a scale, about its largest
+eigenvalue, and so are alpha_k, beta_k and with them all <V, V'>: so no power of H leaves the range
+of numbers. Small square layers are swept in registers, as in `held`, with the same bits.
+"""
+# mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False, disallow-untyped-calls=False
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from numba import extending
+
+from flatmin.lanes.algebra import add_scaled, add_times, input_gradient, transposed_times
+from flatmin.lanes.compiling import inlined
+from flatmin.lanes.held import held, product_held, times_held, transposed_held
+from flatmin.lanes.lanczos import inverse_or_zero
+from flatmin.lanes.layout import Held, is_form
+from flatmin.lanes.tiles import inner, outer, put, scaled
+from flatmin.lanes.vectors import fma, splat
+
+overload: Any = extending.overload
+
+
+class Nodes(NamedTuple):
+    """What a product needs of the weights; the last four have a vector a layer."""
+
+    a: Any  # a_k and b_k, as `layout` has nodes
+    b: Any
+    c: Any  # scratch of the size of a
+    inverse: Any  # of the scale
+    alpha: Any
+    beta: Any
+    per_b: Any  # 1/|b_k|^2, not scaled; 0 where b_k = 0
+    moved: Any  # scratch: m_k
+
+
+@inlined
+def dimension(layout):
+    """The number of coordinates."""
+    return 2 * layout.nodes[-2] - layout.widths[0]
+
+
+@inlined
+def coordinates(layout, k):
+    """Where the coordinates y_k and x_k of a layer begin."""
+    y = layout.nodes[k] + layout.nodes[k + 1] - layout.widths[0]
+    return y, y + layout.widths[k]
+
+
+@inlined
+def chain(x, y, size):
+    """x.y, term by term: in the order of `tiles.inner`."""
+    total = 0.0
+    for j in range(size):
+        total = fma(x[j], y[j], total)
+    return total
+
+
+@inlined
+def _rise(w, network, a):
+    widths, layers, nodes = network.layout
+    for k in range(len(widths) - 2):
+        above = a[nodes[k + 1] :]
+        for i in range(widths[k + 1]):
+            above[i] = 0.0
+        add_times(w[layers[k] :], widths[k + 1], widths[k], a[nodes[k] :], above)
+
+
+@inlined
+def _rise_held(w, network, a, like):
+    _, layers, nodes = network.layout
+    signal = held(a, like)
+    for k in range(len(layers) - 2):
+        signal = product_held(w[layers[k] :], signal, like)
+        put(a[nodes[k + 1] :], 1, signal)
+
+
+@inlined
+def weigh(network, nodes_of):
+    """alpha_k, beta_k and what goes with them."""
+    widths, _, nodes = network.layout
+    for k in range(len(widths) - 1):
+        a_k, b_k = nodes_of.a[nodes[k] :], nodes_of.b[nodes[k + 1] :]
+        square = chain(b_k, b_k, widths[k + 1])
+        nodes_of.alpha[k] = nodes_of.inverse * chain(a_k, a_k, widths[k])
+        nodes_of.beta[k] = nodes_of.inverse * square
+        nodes_of.per_b[k] = inverse_or_zero(square)
+
+
+@inlined
+def straighten(network, a, b, q):
+    """Move the part of x_k along b_k to y_k."""
+    widths, _, nodes = network.layout
+    for k in range(len(widths) - 2):
+        y_at, x_at = coordinates(network.layout, k)
+        x = q[x_at:]
+        above = b[nodes[k + 1] :]
+        move = chain(x, above, widths[k + 1]) * inverse_or_zero(chain(above, above, widths[k + 1]))
+        add_scaled(-move, above, x, widths[k + 1])
+        add_scaled(move, a[nodes[k] :], q[y_at:], widths[k])
+
+
+@inlined
+def _sweep(w, network, nodes_of, q, shift, out):
+    widths, layers, nodes = network.layout
+    a, b, c, inverse, alpha, beta, per_b, moved = nodes_of
+    last = len(widths) - 2
+    y_at, _ = coordinates(network.layout, last)
+    for j in range(widths[last]):
+        c[nodes[last] + j] = beta[last] * q[y_at + j]
+    own = between = size = 0.0
+    moved[last] = 0.0
+    for k in range(last - 1, -1, -1):
+        rows, columns, b_k = widths[k + 1], widths[k], b[nodes[k + 1] :]
+        y_at, x_at = coordinates(network.layout, k)
+        y, x, x_out, c_k, below = q[y_at:], q[x_at:], out[x_at:], c[nodes[k + 1] :], c[nodes[k] :]
+        move = per_b[k] * chain(c_k, b_k, rows)
+        moved[k] = move
+        first = second = third = 0.0
+        for i in range(rows):
+            old = x[i]
+            new = fma(b_k[i], -move, fma(old, -shift, c_k[i]))
+            first = fma(old, old, first)
+            second = fma(old, new, second)
+            third = fma(new, new, third)
+            x_out[i] = new
+        own = fma(alpha[k], first, own)
+        between = fma(alpha[k], second, between)
+        size = fma(alpha[k], third, size)
+        for j in range(columns):
+            below[j] = beta[k] * y[j]
+        transposed_times(w[layers[k] :], rows, columns, c_k, below, True)
+    # c_0 is read before e_1 takes its place
+    input_gradient(network.sigma, c, out)
+    for j in range(widths[0]):
+        c[j] = out[j]
+    for k in range(last + 1):
+        rows, columns, a_k, b_k = widths[k + 1], widths[k], a[nodes[k] :], b[nodes[k + 1] :]
+        y_at, x_at = coordinates(network.layout, k)
+        y, x, y_out, e_k, above = q[y_at:], q[x_at:], out[y_at:], c[nodes[k] :], c[nodes[k + 1] :]
+        first = second = third = y_a = 0.0
+        for j in range(columns):
+            old = y[j]
+            new = fma(a_k[j], moved[k], fma(old, -shift, e_k[j]))
+            first = fma(old, old, first)
+            second = fma(old, new, second)
+            third = fma(new, new, third)
+            y_a = fma(old, a_k[j], y_a)
+            y_out[j] = new
+        own = fma(beta[k], first, own)
+        between = fma(beta[k], second, between)
+        size = fma(beta[k], third, size)
+        if k < last:
+            along = inverse * y_a
+            for i in range(rows):
+                above[i] = fma(b_k[i], along, alpha[k] * x[i])
+            add_times(w[layers[k] :], rows, columns, e_k, above)
+    return own, between, size
+
+
+@inlined
+def _sweep_held(w, network, nodes_of, q, shift, out, like):
+    _, layers, nodes = network.layout
+    a, b, _, inverse, alpha, beta, per_b, moved = nodes_of
+    d, last, less = len(like), len(layers) - 2, -shift
+    c = scaled(beta[last], held(q[2 * d * last :], like))
+    own = between = size = splat(shift, 0.0)
+    for k in range(last - 1, -1, -1):
+        at = 2 * d * k
+        y, x, b_k = held(q[at:], like), held(q[at + d :], like), held(b[nodes[k + 1] :], like)
+        move = per_b[k] * inner(c, b_k, 0.0)
+        moved[k] = move
+        x_out = outer(b_k, -move, outer(x, less, c))
+        put(out[at + d :], 1, x_out)
+        own = fma(alpha[k], inner(x, x, 0.0), own)
+        between = fma(alpha[k], inner(x, x_out, 0.0), between)
+        size = fma(alpha[k], inner(x_out, x_out, 0.0), size)
+        c = transposed_held(w[layers[k] :], c, scaled(beta[k], y))
+    e = scaled(2.0, times_held(network.sigma, c))
+    for k in range(last):
+        at = 2 * d * k
+        y, a_k, b_k = held(q[at:], like), held(a[nodes[k] :], like), held(b[nodes[k + 1] :], like)
+        y_out = outer(a_k, moved[k], outer(y, less, e))
+        put(out[at:], 1, y_out)
+        own = fma(beta[k], inner(y, y, 0.0), own)
+        between = fma(beta[k], inner(y, y_out, 0.0), between)
+        size = fma(beta[k], inner(y_out, y_out, 0.0), size)
+        along = inverse * inner(y, a_k, 0.0)
+        above = outer(b_k, along, scaled(alpha[k], held(q[at + d :], like)))
+        e = product_held(w[layers[k] :], e, above)
+    y = held(q[2 * d * last :], like)
+    y_out = outer(y, less, e)
+    put(out[2 * d * last :], 1, y_out)
+    own = fma(beta[last], inner(y, y, 0.0), own)
+    between = fma(beta[last], inner(y, y_out, 0.0), between)
+    size = fma(beta[last], inner(y_out, y_out, 0.0), size)
+    return own, between, size
+
+
+def rise(w, network, a, form):
+    """All a_k from a_1."""
+
+
+def sweep(w, network, nodes_of, q, shift, out, form):
+    """out = H q - shift q; returns <q, q>, <q, out> and <out, out>, all of it scaled."""
+
+
+@overload(rise, jit_options={"forceinline": True})
+def _any_rise(w, network, a, form):
+    if is_form(form, Held):
+        return lambda w, network, a, form: _rise_held(w, network, a, form.layer)
+    return lambda w, network, a, form: _rise(w, network, a)
+
+
+@overload(sweep, jit_options={"forceinline": True})
+def _any_sweep(w, network, nodes_of, q, shift, out, form):
+    if is_form(form, Held):
+        return lambda w, network, nodes_of, q, shift, out, form: _sweep_held(
+            w, network, nodes_of, q, shift, out, form.layer
+        )
+    return lambda w, network, nodes_of, q, shift, out, form: _sweep(
+        w, network, nodes_of, q, shift, out
+    )

@@ -1,0 +1,149 @@
+"""The sharpness along a run of linear networks with one output, against dense Hessians by JAX."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numba import njit
+
+import oracles
+from flatmin.curvature.linear import LinearHessian
+from flatmin.data.generators import gaussian_samples
+from flatmin.dynamics import backends
+from flatmin.dynamics.descent import descend
+from flatmin.dynamics.recording import Recording
+from flatmin.lanes.layout import Held, linear
+from flatmin.lanes.sweeps import Nodes, dimension, rise, straighten, sweep, weigh
+from flatmin.lanes.vectors import splat, vectors
+from flatmin.network.architecture import Architecture
+from flatmin.network.ensemble import aligned
+from flatmin.network.initialisation import initialise
+
+NEVER = 1e-300  # no run ends early
+SQUARE = Architecture.mlp(3, 4)
+NETWORKS = [
+    SQUARE,
+    Architecture.mlp(2, 1),
+    Architecture.residual(4, 3, np.eye(4)[1]),
+    Architecture(3, (2, 5, 1), (1.0,)),
+    Architecture(4, (3, 2), (0.5, -2.0)),
+]
+
+
+def dense(samples: Any, architecture: Architecture, flat: np.ndarray) -> np.ndarray:
+    layers = oracles.split(architecture, flat)
+    return np.asarray(oracles.gradient_and_hessian(samples, architecture, layers)[1])
+
+
+@njit
+def product(lanes, weights, network, form, ab, layers, q, out):  # type: ignore[no-untyped-def]
+    """H q, less q, divided by 2; returns <q, q>, <q, out> and <out, out>."""
+    size, depth = network.layout.nodes[-1], len(network.layout.widths) - 1
+    w, a, of = vectors(lanes, weights), vectors(lanes, ab), vectors(lanes, layers)
+    rise(w, network, a, form)
+    nodes = Nodes(
+        a, a[size:], a[2 * size :], splat(lanes, 0.5), of, of[depth:], of[2 * depth :],
+        of[3 * depth :],
+    )  # fmt: skip
+    weigh(network, nodes)
+    straighten(network, a, a[size:], vectors(lanes, q))
+    one = splat(lanes, 1.0)
+    found = sweep(w, network, nodes, vectors(lanes, q), one, vectors(lanes, out), form)
+    for i in range(3):
+        vectors(lanes, layers)[4 * depth + i] = found[i]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "hold"), [*((one, False) for one in NETWORKS), (SQUARE, True)], ids=str
+)
+def test_a_product_is_that_of_the_hessian(architecture: Architecture, hold: bool) -> None:
+    samples, rng, n = gaussian_samples(9, architecture.inputs, seed=1), np.random.default_rng(2), 4
+    data, flat = samples.regression(), rng.standard_normal((n, architecture.parameters))
+    widths = (architecture.inputs, *architecture.widths)
+    network = linear(widths, architecture.p, data.sigma, data.w_star)
+    hessian = LinearHessian(data, architecture, flat)
+    size, many, depth = sum(widths), dimension.py_func(network.layout), architecture.depth
+    ab, layers, q, out, w = (
+        aligned((rows, n)) for rows in (3 * size, 4 * depth + 3, many, many, flat.shape[1])
+    )
+    w[:], q[:] = flat.T, rng.standard_normal((many, n))
+    ab[: widths[0]] = hessian._a[0].T
+    ab[size : 2 * size] = np.hstack(hessian._b).T
+    form = Held((0.0,) * widths[0], (0.0,) * widths[-1]) if hold else None
+    given = hessian.weights_of(q.T.copy())
+    product(
+        (0.0,) * n, w.ravel(), network, form, ab.ravel(), layers.ravel(), q.ravel(), out.ravel()
+    )
+    # What was moved from x to y is the same V.
+    np.testing.assert_allclose(hessian.weights_of(q.T), given, rtol=1e-12, atol=1e-12)
+    for i, v in enumerate(given):
+        wanted = dense(samples, architecture, flat[i]) @ v / 2.0 - v
+        close = {"rtol": 1e-11, "atol": 1e-11 * np.abs(wanted).max()}
+        np.testing.assert_allclose(hessian.weights_of(out.T)[i], wanted, **close)
+        squares = np.array([v @ v, v @ wanted, wanted @ wanted]) / 2.0
+        np.testing.assert_allclose(layers[4 * depth :, i], squares, rtol=1e-11)
+
+
+@pytest.mark.parametrize("architecture", NETWORKS, ids=str)
+@pytest.mark.parametrize("tolerance", [1e-6, 1e-10])
+@pytest.mark.parametrize("rate", [0.02, 0.2])
+def test_it_is_the_largest_eigenvalue(
+    architecture: Architecture, tolerance: float, rate: float
+) -> None:
+    """At a rate at which runs go on smoothly, and at one at which they swing."""
+    samples = gaussian_samples(12, architecture.inputs, seed=3)
+    ensemble = initialise(architecture, "gaussian", 0.6, 0, [(i,) for i in range(5)])
+    for recording in (
+        Recording(1, ("sharpness",), tolerance, 1),
+        Recording(5, ("sharpness",), tolerance, 2),
+        Recording(5, ("sharpness",), tolerance, 5),
+    ):
+        found = descend(samples, ensemble, rate, 60, recording=recording, tolerance=NEVER).recorded
+        assert found is not None
+        for step in (0, 5, 10, 60):
+            at = ensemble
+            if step:
+                at = descend(samples, ensemble, rate, step, tolerance=NEVER).ensemble
+            entry = step // recording.every
+            value, residual = (
+                found.values[name][entry] for name in ("sharpness", "sharpness_residual")
+            )
+            for i in np.flatnonzero(~np.isnan(value)):
+                top = np.linalg.eigvalsh(dense(samples, architecture, at.flat()[i]))[-1]
+                assert residual[i] <= tolerance * value[i]
+                # an eigenvalue is no farther than the residual
+                assert abs(value[i] - top) <= residual[i] + 1e-12 * top
+
+
+def test_small_square_layers_keep_the_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of a lane that diverges, and of its neighbours."""
+    samples = gaussian_samples(12, 3, seed=3)
+    ensemble = initialise(SQUARE, "gaussian", 0.6, 0, [(i,) for i in range(11)])
+    rates = np.full(11, 0.05)
+    rates[[2, 5]] = 40.0, 0.2
+    seen = []
+    for least in (0.0, np.inf):
+        monkeypatch.setattr(backends, "_HELD_FLOPS", least)
+        recording = Recording(1, ("gradient", "sharpness"), sharpness_steps=1)
+        outcome = descend(samples, ensemble, rates, 200, recording=recording, tolerance=NEVER)
+        assert outcome.recorded is not None
+        seen.append(outcome.recorded.values)
+    held, plain = seen
+    assert np.isnan(plain["sharpness"][-1]).sum() == 1
+    for name, values in plain.items():
+        np.testing.assert_array_equal(held[name], values, name)
+
+
+def test_a_course_saves_products() -> None:
+    """Measured at every step, the next eigenvector is foreseen; at four of five it is not."""
+    samples, architecture = gaussian_samples(seed=0), Architecture.mlp(5, 10)
+    ensemble = initialise(architecture, "gaussian", 0.4, 0, [(i,) for i in range(8)])
+    spent = []
+    for recording in (Recording(5, ("sharpness",), 1e-6, 5), Recording(5, ("sharpness",), 1e-6, 4)):
+        found = descend(samples, ensemble, 0.01, 200, recording=recording, tolerance=NEVER).recorded
+        assert found is not None
+        products = found.values["sharpness_products"][1:] / recording.sharpness_steps
+        spent.append(np.nanmean(products))
+    assert spent[0] < 0.8 * spent[1]
