@@ -48,8 +48,8 @@ COLUMNS = (
 )
 # What reading a file that was cut, mixed up or written by something else may raise.
 DAMAGE = (
-    *(OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError),
-    *(RecursionError, BadZipFile, zlib.error),
+    *(OSError, EOFError, ValueError, KeyError, TypeError, OverflowError, RecursionError),
+    *(BadZipFile, zlib.error),
 )
 
 
