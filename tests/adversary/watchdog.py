@@ -34,8 +34,6 @@ PROCESSOR_SECONDS, WALL_SECONDS = 30, 240
 MEMORY = 2 << 30
 # What a library or the interpreter prints of its own accord.
 STRANGE = re.compile(r"Traceback|Warning\b|Exception ignored|Segmentation|core dumped|\x1b|Error:")
-# Why a command took long, which may then fail for another reason.
-NOTE = re.compile(r"flatmin: kernels kept in .* cannot be used")
 # What had been written before there was no more room stays.
 UNWRITTEN = re.compile(r"flatmin: standard output cannot be written")
 SHOWN = 400
@@ -114,10 +112,9 @@ def rule(case: Case, answer: Answer, folder: Path) -> str | None:
     if any(PARTS.search(name) for name in answer.left):
         return "a file half written"
     if answer.code == 2:
-        said = [line for line in lines if not NOTE.match(line)]
-        if len(said) != 1:
-            return f"{len(said)} lines on standard error"
-        if answer.out and not UNWRITTEN.match(said[0]):
+        if len(lines) != 1:
+            return f"{len(lines)} lines on standard error"
+        if answer.out and not UNWRITTEN.match(lines[0]):
             return "output besides a complaint"
         return None
     return case.right(answer, folder) if case.right is not None else None

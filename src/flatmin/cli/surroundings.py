@@ -2,13 +2,15 @@
 
 Errors of the system (a full disk, no memory, too few file handles) are nobody's bug: they become
 one line and exit code 2, like any other complaint. Warnings of libraries are for developers: they
-are shown only if Python was asked for them (`-W`, PYTHONWARNINGS).
+are shown only if Python was asked for them (`-W`, PYTHONWARNINGS). What flatmin itself has to
+remark is said when the command has succeeded: a complaint is one line.
 """
 
 from __future__ import annotations
 
 import atexit
 import codecs
+import logging
 import os
 import sys
 from contextlib import suppress
@@ -20,6 +22,20 @@ from flatmin.core.memory import one_heap
 _LEAST = 640 << 20  # the compiler aborts below 600
 # What is drawn where the terminal cannot show the sign.
 _PLAINER = {"─": "-", "–": "-", "…": "...", "×": "x", "·": "."}
+
+
+class _Remarks(logging.Handler):
+    """Keeps what is logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+_REMARKS = _Remarks()
 
 
 def prepare() -> None:
@@ -44,8 +60,8 @@ def prepare() -> None:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="flatmin")
+    logging.getLogger("flatmin").handlers = [_REMARKS]
     if not sys.warnoptions:
-        import logging
         import warnings
 
         warnings.simplefilter("ignore")
@@ -87,6 +103,9 @@ def finish(code: int) -> int:
         drop_output()
         complain(f"standard output cannot be written: {error.strerror}")
         return 2
+    if code in (0, 1):
+        for line in _REMARKS.lines:
+            complain(line)
     return code
 
 

@@ -35,6 +35,18 @@ class Rows(NamedTuple):
     y: Float
 
 
+# Numbers that a sharpness with its interval takes: signals of all units on all rows (five are kept
+# and six made by a product, and all of them in the longest type as well, at most twice as long),
+# and vectors of parameters (a basis of 20). Measured with ReLU and 1e5 to 1e6 units.
+_SIGNALS, _VECTORS = 28, 24
+
+
+def working_bytes(architecture: Architecture, rows: int) -> float:
+    """Memory that measuring one network's sharpness takes."""
+    units = architecture.inputs + sum(architecture.widths)
+    return 8.0 * (_SIGNALS * units * rows + _VECTORS * architecture.parameters)
+
+
 def turned(m: Float) -> Float:
     """The matrix of each network, turned."""
     return m.transpose(0, 2, 1)

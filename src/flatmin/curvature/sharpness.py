@@ -22,12 +22,13 @@ from numpy.typing import ArrayLike
 from flatmin.core.arrays import Float, Yes
 from flatmin.core.checks import check_choice, check_count, check_positive
 from flatmin.core.errors import SettingError
+from flatmin.core.memory import check_memory
 from flatmin.core.seeds import generator
 from flatmin.curvature.interval import bounded_above, linear_interval, linear_spectrum, searched
 from flatmin.curvature.lanczos import lanczos
 from flatmin.curvature.linear import LinearHessian
 from flatmin.curvature.multivariate import MultivariateHessian, stand_in
-from flatmin.curvature.nonlinear import NonlinearHessian
+from flatmin.curvature.nonlinear import NonlinearHessian, working_bytes
 from flatmin.curvature.operators import Hessian, HessianOperator
 from flatmin.curvature.record import NONE, Sharpness, unproved
 from flatmin.data.samples import Problem
@@ -214,6 +215,10 @@ def _nonlinear(problem: Any, ensemble: Ensemble, asked: _Asked) -> Sharpness:
         from flatmin.curvature.compiled import on_rows
 
         return on_rows(problem, ensemble, tolerance, max_products, start)
+    check_memory(
+        f"the sharpness of {architecture.parameters} parameters on {problem.n} rows",
+        len(ensemble) * working_bytes(architecture, problem.n),
+    )
     hessian = hessian_at(problem, ensemble)
     assert isinstance(hessian, NonlinearHessian)
     if method == "spectrum":

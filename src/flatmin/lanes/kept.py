@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import atexit
 import hashlib
+import logging
 import os
 import pickle
 import subprocess
@@ -29,6 +30,7 @@ from numba.core.runtime.nrt import rtsys
 from numba.core.serialize import dumps
 
 _DIGEST = 32
+_log = logging.getLogger("flatmin")
 _rebuild: Callable[..., Any] = CompileResult._rebuild
 _dumps: Callable[[Any], bytes] = dumps
 _beside: dict[str, subprocess.Popen[bytes]] = {}
@@ -131,6 +133,5 @@ def _tell() -> None:
 
 @cache
 def _say(folder: str, reason: str) -> None:
-    """One line, once."""
-    line = f"flatmin: kernels kept in {folder!r} cannot be used ({reason}): compiling them"
-    print(line, file=sys.stderr, flush=True)
+    """One line, once; the command holds it back until it has succeeded."""
+    _log.warning("kernels kept in %r cannot be used (%s): they are compiled anew", folder, reason)

@@ -108,8 +108,10 @@ def _try(study: Study, stretches: list[Stretch]) -> _Pilot:
     limit = max(16, int(longest * min(1.0, _PILOT_FLOPS / flops)))
     pilot = _shard(chosen, each, limit)
     # The first call compiles, or loads what was compiled: for wide blocks of lanes and narrow ones.
-    for warm in dict.fromkeys((_shard(chosen[:1], 1, 16), _shard(chosen, each, 16))):
-        run_shard(study, warm, threads=1)
+    # A run that takes long by itself is tried once, and what is compiled counts.
+    if runs > 1:
+        for warm in dict.fromkeys((_shard(chosen[:1], 1, 16), _shard(chosen, each, 16))):
+            run_shard(study, warm, threads=1)
     begin = time.perf_counter()
     result = run_shard(study, pilot, threads=1)
     seconds = time.perf_counter() - begin

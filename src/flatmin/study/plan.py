@@ -20,6 +20,7 @@ from operator import attrgetter
 from typing import Any
 
 from flatmin.core.seeds import Coordinate
+from flatmin.curvature.nonlinear import working_bytes
 from flatmin.data.regression import Regression
 from flatmin.dynamics.recording import NETWORK_MEASURES, Recording
 from flatmin.network.architecture import Architecture
@@ -231,9 +232,10 @@ def run_bytes(study: Study, architecture: Architecture, steps: int) -> float:
 
 
 def shard_bytes(study: Study, architecture: Architecture, shard: Shard) -> float:
-    """Memory a shard takes while it is being done."""
+    """Memory a shard takes while it is being done; networks on rows are measured one by one."""
     counts = lengths(shard.stretches).items()
-    return sum(run_bytes(study, architecture, steps) * count for steps, count in counts)
+    measured = 0.0 if study.linear else working_bytes(architecture, data_of(study, 0).regression.n)
+    return measured + sum(run_bytes(study, architecture, steps) * count for steps, count in counts)
 
 
 def _setting(study: Study, point: Point) -> tuple[Any, ...]:
