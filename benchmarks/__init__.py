@@ -44,12 +44,7 @@ def run(
     """The named cases, or all that are about speed, one after the other."""
     known = CASES | ON_REQUEST
     chosen = [check_choice("case", case, known) for case in cases] or list(CASES)
-    if not set(chosen) <= {
-        "probes",
-        "monitor",
-        "lab",
-        "instructions",
-    }:  # rivals of their own, or none
+    if not set(chosen) <= ALONE:
         _check_rivals()
     results = []
     for case in chosen:
