@@ -132,7 +132,7 @@ def attacks() -> st.SearchStrategy[Attack]:
 
 def case(attack: Attack) -> Case:
     target = "train" if "train" in attack.command else "study"
-    outer: dict[str, bytes | None] = {}
+    outer: dict[str, tuple[int, bytes] | None] = {}
 
     def prepare(folder: Path) -> None:
         outside = folder / OUTSIDE
@@ -180,14 +180,16 @@ def _as_nobody() -> None:
     os.setuid(65534)
 
 
-def _contents(folder: Path) -> dict[str, bytes | None]:
-    """Everything in a folder; pipes and links without content."""
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        if path.is_file() and not path.is_symlink()
-        else None
-        for path in sorted(folder.rglob("*"))
-    }
+def _contents(folder: Path) -> dict[str, tuple[int, bytes] | None]:
+    """Everything in a folder by size and beginning (damage may reach it); None: pipes, links."""
+    found: dict[str, tuple[int, bytes] | None] = {}
+    for path in sorted(folder.rglob("*")):
+        content = None
+        if path.is_file() and not path.is_symlink():
+            with open(path, "rb") as file:
+                content = path.stat().st_size, file.read(1 << 16)
+        found[str(path.relative_to(folder))] = content
+    return found
 
 
 def _missing(text: str) -> int:

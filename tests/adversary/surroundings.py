@@ -50,7 +50,7 @@ VARIABLES: list[dict[str, str]] = [
     *({"NUMBA_NUM_THREADS": value} for value in ("x", "0", "99999")),
     {"NUMBA_DISABLE_JIT": "1"},
     {"MPLBACKEND": "²"},
-    {"MATPLOTLIBRC": "/dev/zero"},
+    *({"MATPLOTLIBRC": value} for value in ("/dev/zero", "/dev/null", "/nowhere", "²", "")),
     {"PYTHONHASHSEED": "1"},
     {"PAGER": "/nowhere", "BROWSER": "/nowhere"},
 ]  # fmt: skip
@@ -76,6 +76,14 @@ WRAPS = {
     "a folder of somebody else": (
         "exec setpriv --reuid 65534 --clear-groups --inh-caps +dac_read_search "
         '--ambient-caps +dac_read_search "$@"'
+    ),
+    "settings that are a pipe": 'mkfifo matplotlibrc; exec "$@"',
+    "settings of the compiler": 'echo "disable_jit: 1" >.numba_config.yaml; exec "$@"',
+    "settings that are none": 'echo "[:" >.numba_config.yaml; exec "$@"',
+    "a folder of traps": (
+        "for name in numpy numba typing logging pickle multiprocessing subprocess yaml; "
+        """do echo 'open("sprung", "w")' >$name.py; done; """
+        '"$@"; code=$?; [ ! -e sprung ] || exit 99; exit $code'
     ),
     "few file handles": 'ulimit -n 20; exec "$@"',
     "more file handles": 'ulimit -n 64; exec "$@"',

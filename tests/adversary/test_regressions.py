@@ -53,7 +53,12 @@ def test_closed_output(tmp_path):
         Attack("help", "a full disk for both", ()),
         Attack("train", "no wrap", ({"FORCE_COLOR": "1"}, {"NUMBA_DISABLE_JIT": "1"})),
         Attack("check", "no wrap", ({"NUMBA_NUM_THREADS": "0"},)),
-        Attack("predict", "a full disk for output", ({"NUMBA_CACHE_DIR": "/dev/null/x"},)),
+        Attack("figure", "settings that are a pipe", ()),
+        Attack("train", "settings of the compiler", ()),
+        Attack("predict", "settings that are none", ()),
+        Attack("train", "a folder of traps", ({"NUMBA_CACHE_DIR": "new"},)),
+        Attack("figure", "no wrap", ({"MATPLOTLIBRC": "/dev/zero"},)),
+        Attack("train", "a full disk for output", ({"NUMBA_CACHE_DIR": "/dev/null/x"},)),
     ],
     ids=str,
 )

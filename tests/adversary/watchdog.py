@@ -287,7 +287,9 @@ def run_alone(case: Case, wrap: tuple[str, ...] = (), **options: object) -> Answ
         before = set(_names(folder))
         environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), **case.env}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
-        start = (*wrap, sys.executable, "-c", "from flatmin.cli import main; main()", *case.args)
+        # -P: like the installed command, which takes no module of its folder.
+        code = ("-P", "-c", "from flatmin.cli import main; main()")
+        start = (*wrap, sys.executable, *code, *case.args)
         with subprocess.Popen(
             start,
             cwd=folder,

@@ -20,6 +20,7 @@ from typing import NoReturn
 from flatmin.core.memory import one_heap
 
 _LEAST = 640 << 20  # the compiler aborts below 600
+_COMPILER = ".numba_config.yaml"
 # What is drawn where the terminal cannot show the sign.
 _PLAINER = {"─": "-", "–": "-", "…": "...", "×": "x", "·": "."}
 
@@ -46,6 +47,9 @@ def prepare() -> None:
     os.environ["MPLBACKEND"] = "agg"  # files are all that is drawn here
     for name in ("NUMBA_NUM_THREADS", "NUMBA_DISABLE_JIT"):  # kernels are compiled, threads ours
         os.environ.pop(name, None)
+    os.environ["PYTHONSAFEPATH"] = "1"  # no module of this folder is run by processes of ours
+    if os.path.exists(_COMPILER):
+        _leave_aside(_COMPILER)
     for name in ("COLUMNS", "LINES"):  # rich takes any digits, and int does not
         if not os.environ.get(name, "").isascii():
             del os.environ[name]
@@ -66,6 +70,19 @@ def prepare() -> None:
 
         warnings.simplefilter("ignore")
         logging.getLogger().addHandler(logging.NullHandler())
+
+
+def _leave_aside(settings: str) -> None:
+    """Numba reads this file where it is imported, whoever wrote it and whatever is in it."""
+    here = os.open(".", os.O_RDONLY)
+    os.chdir(os.sep)
+    try:
+        from numba.core import config
+
+        config._config_fname = os.devnull
+    finally:
+        os.fchdir(here)
+        os.close(here)
 
 
 def shortage() -> str | None:

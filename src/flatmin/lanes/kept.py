@@ -109,7 +109,8 @@ def compile_beside(module: str, *kernels: Any) -> None:
         return
     quiet: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
     try:
-        compiler = subprocess.Popen([sys.executable, "-m", module], **quiet)
+        # -P: no module of the current folder, which may be anybody's, is taken for a library's.
+        compiler = subprocess.Popen([sys.executable, "-P", "-m", module], **quiet)
     except OSError:  # no room for another process: they are compiled here
         return
     atexit.register(compiler.kill)
