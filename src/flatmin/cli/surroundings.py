@@ -77,9 +77,9 @@ def _leave_aside(settings: str) -> None:
     here = os.open(".", os.O_RDONLY)
     os.chdir(os.sep)
     try:
-        from numba.core import config
+        from flatmin.lanes.compiling import without_settings_file
 
-        config._config_fname = os.devnull
+        without_settings_file()
     finally:
         os.fchdir(here)
         os.close(here)

@@ -17,6 +17,7 @@ from typing import Any
 
 from numba import njit
 from numba import types as _types
+from numba.core import config
 from numba.core.registry import cpu_target
 
 from flatmin.lanes.kept import Kept
@@ -45,6 +46,11 @@ def _of_types_only(**options: Any) -> Callable[[Callable[..., Any]], Callable[..
         return dispatcher  # type: ignore[no-any-return]
 
     return decorate
+
+
+def without_settings_file() -> None:
+    """From now on no `.numba_config.yaml` is read, which Numba does before it compiles."""
+    config._config_fname = os.devnull
 
 
 inlined = _of_types_only(forceinline=True)
