@@ -25,6 +25,7 @@ FOUND = [
     Attack((("foreign", 114), ("forged a value", 51339092)), "check", True, True),
     Attack((("forged no column", 932564138), ("a bit of any file", 693)), "check", True, True),
     Attack((("record", 94), ("a file for a folder", 1607)), "check train", False, True),
+    Attack((("arrays", 146),), "check train", False),
 ]
 
 

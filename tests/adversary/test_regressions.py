@@ -53,6 +53,7 @@ def test_closed_output(tmp_path):
         Attack("help", "a full disk for both", ()),
         Attack("train", "no wrap", ({"FORCE_COLOR": "1"}, {"NUMBA_DISABLE_JIT": "1"})),
         Attack("check", "no wrap", ({"NUMBA_NUM_THREADS": "0"},)),
+        Attack("standard input", "small files", ()),
         Attack("figure", "settings that are a pipe", ()),
         Attack("train", "settings of the compiler", ()),
         Attack("predict", "settings that are none", ()),

@@ -11,6 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from flatmin.core.errors import DataError, SettingError
 from flatmin.core.progress import Progress
 from flatmin.dynamics.training import Training
@@ -29,6 +31,8 @@ from flatmin.ledger.statements import STATEMENTS
 _PICTURE_BYTES, _RECORD_BYTES = 1 << 26, 2000
 
 
+# Squares of what a forged or diverging run holds may overflow: such a side is infinite, and judged.
+@np.errstate(all="ignore")
 def check(
     runs: Any = None, *, preset: str | None = None, seed: int = 0, progress: Progress = None
 ) -> Ledger:

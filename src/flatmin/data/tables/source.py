@@ -14,6 +14,7 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -115,7 +116,7 @@ def _standard_input() -> Place:
     name = "standard input"
     if sys.stdin is None or sys.stdin.closed:
         raise DataError(f"{name}: is closed")
-    source = sys.stdin.buffer
+    source, kept = sys.stdin.buffer, None
     try:
         first = source.read(4)
         suffix = next((end for mark, end in _BYTES.items() if first.startswith(mark)), ".csv")
@@ -129,6 +130,9 @@ def _standard_input() -> Place:
             block = source.read(1 << 20)
         kept.flush()
     except OSError as error:
+        if kept is not None:
+            with suppress(OSError):  # it would try to write the rest once more
+                kept.close()
         raise DataError(f"{name}: cannot be read ({error.strerror or error})") from None
     if not size:
         raise DataError(f"{name}: is empty")
