@@ -3,7 +3,8 @@
 A figure takes the road that a user's own study takes: a shipped spec, the store, a table, a drawing
 function. What is already there is not run again, so an interrupted reproduction continues.
 
-Figures are drawn by one thread of their own, beside the studies that still run.
+Figures are drawn by one thread of their own, beside the studies that still run; of these, two run
+at once.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 from flatmin.core.checks import check_choice
@@ -22,7 +23,9 @@ from flatmin.core.files import make_directory
 from flatmin.paper.report import Report, Section
 from flatmin.paper.shipped import PRESETS, shipped_study
 from flatmin.paper.tables import Item, StudyTables, Tables
+from flatmin.study.plan import plan
 from flatmin.study.runner import Status, run_study
+from flatmin.study.spec import Study
 from flatmin.study.store import Store
 
 Say = Callable[[str, Status | None], None]
@@ -47,12 +50,7 @@ def reproduce(
         items += ITEMS
     begin = time.perf_counter()
     make_directory(directory / "figures")
-    pen = ThreadPoolExecutor(1, "figures")
-    try:
-        drawn, seconds = _run(directory, items, preset, say, pen)
-        sections = [_paid(item, drawn[item.id], seconds, items, say) for item in items]
-    finally:
-        pen.shutdown(wait=False, cancel_futures=True)
+    sections, seconds = _run(directory, items, preset, say)
     report = Report(
         preset=preset, sections=sections, study_seconds=seconds, seconds=time.perf_counter() - begin
     )
@@ -61,23 +59,65 @@ def reproduce(
 
 
 def _run(
-    directory: Path, items: list[Item], preset: str, say: Say, pen: ThreadPoolExecutor
-) -> tuple[dict[str, Future[Section]], dict[str, float]]:
-    """Every study that the items need, once; an item goes to the pen when its last one is done."""
+    directory: Path, items: list[Item], preset: str, say: Say
+) -> tuple[list[Section], dict[str, float]]:
+    """Every study that the items need, once, and every item when its last study is done.
+
+    The costliest study runs beside all others, whose last shards would leave cores idle, and is
+    told of after them.
+    """
     tables: dict[str, StudyTables] = {}
     seconds: dict[str, float] = {}
     drawn: dict[str, Future[Section]] = {}
-    for name in dict.fromkeys(study for item in items for study in item.studies):
+    given_up, told = Event(), Event()
+
+    def run(name: str) -> tuple[StudyTables, float]:
         begin = time.perf_counter()
-        place = directory / "data" / name
-        run_study(shipped_study(name, preset), place, progress=partial(say, name))
+        place, quiet = directory / "data" / name, name == costliest
+
+        def tell(status: Status) -> None:
+            if given_up.is_set():
+                raise KeyboardInterrupt
+            if told.is_set() or not quiet:
+                say(name, status)
+
+        run_study(shipped_study(name, preset), place, progress=tell)
         store = Store.open(place)
-        tables[name] = StudyTables(store.read_rows().to_pandas(), store.read_traces().to_pandas())
-        seconds[name] = time.perf_counter() - begin
+        found = StudyTables(store.read_rows().to_pandas(), store.read_traces().to_pandas())
+        return found, time.perf_counter() - begin
+
+    def keep(name: str, found: tuple[StudyTables, float]) -> None:
+        tables[name], seconds[name] = found
         for item in items:
             if item.id not in drawn and tables.keys() >= set(item.studies):
                 drawn[item.id] = pen.submit(_section, directory, item, dict(tables), preset)
-    return drawn, seconds
+
+    names = list(dict.fromkeys(study for item in items for study in item.studies))
+    costliest = max(names, key=lambda name: _cost(shipped_study(name, preset)))
+    pen, beside = ThreadPoolExecutor(1, "figures"), ThreadPoolExecutor(1, "study")
+    try:
+        last = beside.submit(run, costliest)
+        for name in names:
+            if name != costliest:
+                keep(name, run(name))
+        told.set()
+        keep(costliest, last.result())
+        unpaid, sections = dict(seconds), []
+        for item in items:
+            say(f"figure {item.id}", None)
+            section = drawn[item.id].result()
+            # The time of a study goes to the first figure that needs it.
+            studies = sum(unpaid.pop(study, 0.0) for study in item.studies)
+            sections.append(replace(section, seconds=section.seconds + studies))
+        return sections, seconds
+    finally:
+        given_up.set()
+        for pool in (pen, beside):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _cost(study: Study) -> float:
+    return sum(shard.cost for shard in plan(study))
 
 
 def _section(directory: Path, item: Item, tables: Tables, preset: str) -> Section:
@@ -91,14 +131,3 @@ def _section(directory: Path, item: Item, tables: Tables, preset: str) -> Sectio
     for suffix in (".pdf", ".png"):
         save(figure, picture.with_suffix(suffix))
     return Section(item, picture, item.claims(tables), time.perf_counter() - begin)
-
-
-def _paid(
-    item: Item, drawn: Future[Section], seconds: dict[str, float], items: list[Item], say: Say
-) -> Section:
-    """The section when it is drawn; the time of a study goes to the first figure that needs it."""
-    say(f"figure {item.id}", None)
-    before = {study for other in items[: items.index(item)] for study in other.studies}
-    studies = [study for study in item.studies if study not in before]
-    section = drawn.result()
-    return replace(section, seconds=section.seconds + sum(seconds[study] for study in studies))
