@@ -311,6 +311,10 @@ FUNCTIONS: dict[str, tuple[Any, Any, float, float, float, list[float]]] = {
     "sigmoid": (
         functions.sigmoid, lambda x: 1 / (1 + mpmath.exp(-x)), -690, 690, 5e-16, [1, 0, 0.5],
     ),
+    "logistic": (
+        functions.logistic_of_power, lambda t: 1 / (1 + mpmath.power(2, t)), -999, 999, 4e-16,
+        [0, 1, 0.5],
+    ),
     "tanh": (functions.tanh, mpmath.tanh, -50, 50, 5e-16, [1, -1, 0]),
     "softplus": (
         functions.softplus, lambda x: mpmath.log1p(mpmath.exp(x)), -690, 690, 7e-16,
@@ -327,7 +331,8 @@ def test_vector_functions(name: str) -> None:
     call = on_arrays(function)
     rng = np.random.default_rng(8)
     tiny = 10.0 ** rng.uniform(-300, 0, 500) * rng.choice([-1, 1], 500)
-    halves = np.log(2) / 4 * np.arange(-60, 61)  # where the reduction changes k, for x and 2 x
+    # where the reduction changes k, for x and 2 x, or for t in sixteenths
+    halves = np.concatenate([np.log(2) / 4 * np.arange(-60, 61), np.arange(-61, 62, 2) / 32])
     x = np.concatenate(
         [rng.uniform(low, high, 1500), rng.uniform(-6, 6, 1500), tiny, halves, [low, high]]
     )

@@ -57,11 +57,14 @@ def random_start(hessian: Hessian, tolerance: float, max_products: int) -> Found
         last = j == steps - 1
         if last or j % _CHECK_EVERY == _CHECK_EVERY - 1 or np.any(pending & ~(beta[:, j] > 0)):
             values, vectors = np.linalg.eigh(np.nan_to_num(t))
+            fine = tolerance * np.abs(values[:, -1])
+            near = beta[:, j] * np.abs(vectors[:, j, -1]) <= 0.5 * fine
+            may_stop = pending & (last | near | ~(beta[:, j] > 0))
+            if not may_stop.any():
+                continue  # the room takes longer than the product
             largest = np.abs(values).max(axis=1)
             above = _room(values, beta[:, : j + 1], weight, largest)
-            fine = tolerance * np.abs(values[:, -1])
-            done = (beta[:, j] * np.abs(vectors[:, j, -1]) <= 0.5 * fine) & (above <= 0.2 * fine)
-            stop = pending & (last | done | ~(beta[:, j] > 0))
+            stop = may_stop & (last | (above <= 0.2 * fine) | ~(beta[:, j] > 0))
             if stop.any():
                 ritz = np.einsum("jni,nj->ni", q, vectors[:, :, -1])
                 vector[stop], room[stop], size[stop] = ritz[stop], above[stop], largest[stop]

@@ -87,8 +87,9 @@ def _without_collector(compile_for: Callable[[Any], Any]) -> Callable[[Any], Any
 
 @cache
 def wide_registers() -> bool:
-    """Whether kernels are compiled for registers of eight numbers (AVX-512)."""
-    return "+avx512f" in cpu_target.target_context.codegen().magic_tuple()[2]
+    """Whether kernels are compiled for registers of eight numbers (AVX-512, with DQ)."""
+    features = cpu_target.target_context.codegen().magic_tuple()[2].split(",")
+    return {"+avx512f", "+avx512dq"} <= set(features)
 
 
 def cache_directory() -> Path | None:

@@ -15,13 +15,15 @@ from flatmin.core.arrays import Float, Yes
 from flatmin.curvature import sharpness
 from flatmin.curvature.linear import backward
 from flatmin.curvature.nonlinear import NonlinearHessian
-from flatmin.curvature.sharpness import in_lanes
+from flatmin.curvature.record import Sharpness
+from flatmin.curvature.sharpness import in_lanes, on_few_rows
 from flatmin.data.samples import Problem
 from flatmin.dynamics.edge import midway, swinging
 from flatmin.dynamics.endings import State
 from flatmin.dynamics.measures import alignment, rank_one_defect, spectral_norm
 from flatmin.dynamics.methods import Method
 from flatmin.dynamics.outcome import Outcome
+from flatmin.network.architecture import Family
 from flatmin.network.ensemble import Ensemble
 from flatmin.study.inputs import Data
 from flatmin.study.plan import Run
@@ -31,6 +33,8 @@ from flatmin.study.spec import Study
 pa: Any = pyarrow
 
 SHARPNESS_TOLERANCE = 1e-8
+# Networks on rows that are measured at once.
+_TOGETHER = 16
 ROW_LAYERS = {
     "spectral_norm": spectral_norm,
     "rank_one_defect": rank_one_defect,
@@ -114,9 +118,7 @@ def _spread(values: Float, chosen: Yes) -> Float:
 
 def _sharpness(name: str, problem: Problem, ensemble: Ensemble, chosen: Yes) -> dict[str, Any]:
     """Value, residual and convergence of the chosen runs; null elsewhere."""
-    found = [
-        sharpness(problem, part, tolerance=SHARPNESS_TOLERANCE) for part in _parts(ensemble[chosen])
-    ]
+    found = _measured(problem, ensemble[chosen])
     value, residual, converged = (
         _spread(np.concatenate([np.empty(0), *(getattr(one, field) for one in found)]), chosen)
         for field in ("value", "residual", "converged")
@@ -134,24 +136,33 @@ def _edge_share(
     """S over the edge, of runs that still move midway to their next weights; NaN for flow."""
     value = np.array(final.to_pylist(), dtype=float)
     moving = swinging(outcome) & np.isfinite(rates)
-    middle = midway(problem, outcome, rates, moving)
-    found = [sharpness(problem, one, tolerance=SHARPNESS_TOLERANCE).value for one in _parts(middle)]
-    value[moving] = np.concatenate([np.empty(0), *found])
+    found = _measured(problem, midway(problem, outcome, rates, moving))
+    value[moving] = np.concatenate([np.empty(0), *(one.value for one in found)])
     return value * rates / method.reach
 
 
-def _parts(ensemble: Ensemble) -> list[Ensemble]:
-    """Ensembles to measure at once.
+def _measured(problem: Problem, ensemble: Ensemble) -> list[Sharpness]:
+    """The sharpness of an ensemble's networks, in parts.
 
-    Compiled lanes do not see their neighbours; elsewhere `sharpness` treats an ensemble as a whole
-    and may choose another road for it, so that each network is measured alone.
+    Compiled lanes do not see their neighbours. Elsewhere `sharpness` treats an ensemble as a whole
+    and may choose another road for it, so that each network is measured alone; but those on few
+    rows several at once, which takes a third of the time, where none of them went on from where
+    its search had ended.
     """
-    architecture = ensemble.architecture
-    if not len(ensemble):
-        return []
-    if in_lanes(architecture):
-        return [ensemble]
-    return [Ensemble.from_flat(architecture, flat[None]) for flat in ensemble.flat()]
+    architecture, networks = ensemble.architecture, len(ensemble)
+    together = max(networks, 1) if in_lanes(architecture) else 1
+    if architecture.family is Family.SAMPLES and on_few_rows(architecture, problem.n):
+        together = _TOGETHER
+
+    def measured(some: Ensemble) -> list[Sharpness]:
+        found = sharpness(problem, some, tolerance=SHARPNESS_TOLERANCE)
+        ended = np.all(found.residual <= SHARPNESS_TOLERANCE * found.value)
+        if ended or len(some) == 1 or in_lanes(architecture):
+            return [found]
+        return [one for i in range(len(some)) for one in measured(some[[i]])]
+
+    parts = (ensemble[at : at + together] for at in range(0, networks, together))
+    return [one for part in parts for one in measured(part)]
 
 
 def _distance(data: Data, ensemble: Ensemble, chosen: Yes) -> Float:
