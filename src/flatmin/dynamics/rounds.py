@@ -24,7 +24,7 @@ from flatmin.core.threads import over_each
 from flatmin.dynamics.backends import Backend, Packed
 from flatmin.dynamics.measures import LAYER_MEASURES, Task
 from flatmin.dynamics.recording import Recording, Trace
-from flatmin.lanes.entries import COLUMNS, SHARPNESS_COLUMNS
+from flatmin.lanes.entries import COLUMNS, SHARP, SHARPNESS_COLUMNS
 from flatmin.network.architecture import Architecture
 from flatmin.network.ensemble import laid_out
 
@@ -198,10 +198,14 @@ class Rounds:
         members = packed.members[block * lanes : (block + 1) * lanes]
         where = slice(first, min(first + rows.shape[0], len(self.trace.step)))
         rows = rows[: where.stop - where.start, :, : len(members)]
-        for column, name in enumerate((*COLUMNS, *SHARPNESS_COLUMNS)[: rows.shape[1]]):
+        columns = SHARPNESS_COLUMNS if rows.shape[1] == SHARP else (*COLUMNS, *SHARPNESS_COLUMNS)
+        # Neighbours are copied as they are.
+        place: slice | Whole = slice(members[0], members[0] + len(members))
+        if not np.array_equal(members, np.arange(place.start, place.stop)):
+            place = members
+        for row, name in zip(rows.transpose(1, 0, 2), columns, strict=False):
             if name in values:
-                row = rows[:, column]
-                values[name][where, members] = np.sqrt(row) if "gradient" in name else row
+                values[name][where, place] = np.sqrt(row) if "gradient" in name else row
         alive = ~np.isnan(rows[0, 0]) if len(rows) else np.zeros(len(members), dtype=bool)
         if self._recording.layers and alive.any():
             waiting = self._waiting.setdefault(block, [])
@@ -236,7 +240,8 @@ class Rounds:
         weights, kind = laid_out(self.state[members], lanes, apart=True), self._backend.kind
         numbers = np.zeros((len(self._numbers), len(weights) * lanes), dtype=kind)
         numbers[:, : len(members)] = self._numbers[:, members]
-        extremes = np.full((len(weights), 6 if self._recording else 0, lanes), np.inf, kind)
+        watched = self._recording is not None and self._backend.watches(self._recording)
+        extremes = np.full((len(weights), 6 if watched else 0, lanes), np.inf, kind)
         extremes[:, 1::2] = -np.inf
         vectors = laid_out(self._vectors[members], lanes)
         numbers = numbers.reshape(-1, len(weights), lanes)
