@@ -277,17 +277,18 @@ class SamplesBackend(Backend):
         return out
 
     def _sharpness(self, packed: Packed, block: int, whole: Yes, tolerance: float) -> list[Float]:
+        vectors = packed.vectors[block, : len(self._probe)]
         found = sharpness(
             self._problem,
             Ensemble.from_flat(self._architecture, self._flat(packed, block)[whole]),
             tolerance=tolerance,
             certify=False,
             # A little of everything, so that an eigenvector that overtakes is noticed.
-            start=packed.vectors[block].T[whole] + 0.1 * self._probe,
+            start=vectors.T[whole] + 0.1 * self._probe,
         )
         columns = np.full((3, len(whole)), np.nan)
         columns[:, whole] = found.value, found.residual, found.products
-        packed.vectors[block][:, whole] = found.vector.T
+        vectors[:, whole] = found.vector.T
         return list(columns)
 
 

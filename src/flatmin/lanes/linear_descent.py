@@ -29,7 +29,7 @@ from flatmin.lanes.algebra import (
     times_and_step,
     widen,
 )
-from flatmin.lanes.compiling import compiled, helper, inlined
+from flatmin.lanes.compiling import borrower, compiled, helper, inlined
 from flatmin.lanes.entries import PLAIN, put_entry, put_sharpness
 from flatmin.lanes.held import held, spread, step_held, times_held, transposed_held
 from flatmin.lanes.layout import Held, Wide, block_of, is_form, scratch
@@ -163,7 +163,7 @@ def _room(network):
     return -(-network.layout.nodes[-1] // 8) * 8
 
 
-@helper
+@borrower
 def _descend_block(
     lanes, weights, network, runs, stop, momentum, form, begin, steps, goes_on, every, rows,
     spectrum, states, memory, room,

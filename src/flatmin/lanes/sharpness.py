@@ -125,7 +125,7 @@ def largest_eigenvalue(
         if rounds > 0 or not goes_on:
             weigh(network, nodes_of)
         kept, ended, used = finished, finished, 0
-        along = between = before = near = splat(c, 0.0)
+        along = between = before = miss = theta = splat(c, 0.0)
         while True:
             here, there = q[used * size :], q[(used + 1) * size :]
             if used > 0:
@@ -151,11 +151,14 @@ def largest_eigenvalue(
             if used > _EACH and used % 2 == 1 and used < basis:
                 shares[used] = 0.0
                 continue
-            theta = diagonal[0]
             if used > 1:
+                # of the two rows of which the old theta is one
+                near = theta + miss * miss * inverse_or_zero(theta - diagonal[used - 1])
                 theta = top_of_tridiagonal(diagonal, beside, used, near, s)
+            else:
+                theta = diagonal[0]
             error, bound = root(rest) * absolute(s[used - 1]), absolute(theta)
-            near = theta + error
+            miss = error
             whole = products + (used + 1) >= max_products
             done = whole | ~(error > tolerance * bound)
             ends = done
