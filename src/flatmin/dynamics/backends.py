@@ -20,7 +20,7 @@ from flatmin.dynamics.measures import Task, below_saddles, error_of_map, units_o
 from flatmin.dynamics.recording import Recording
 from flatmin.dynamics.rule import Rule
 from flatmin.lanes.compiling import wide_registers
-from flatmin.lanes.entries import COLUMNS, SHARPNESS_COLUMNS, Spectrum, followed
+from flatmin.lanes.entries import PLAIN, SHARP, Spectrum, followed
 from flatmin.lanes.lanczos import BASIS, start_vector
 from flatmin.lanes.layout import Held, Runs, Stop, Wide, linear, sampled
 from flatmin.network.architecture import Architecture, Family
@@ -109,6 +109,10 @@ class Backend:
     def _probed(self) -> int:
         """Of how many numbers the vector is that finds other eigenvectors."""
         return self._architecture.parameters
+
+    def watches(self, recording: Recording) -> bool:
+        """Whether entries hold excess risk, distance and gradient, with their extremes."""
+        return True
 
     def first_vectors(self, networks: int) -> Float:
         """What measurements of sharpness begin with, `[network, number]`."""
@@ -273,17 +277,18 @@ class SamplesBackend(Backend):
         return out
 
     def _sharpness(self, packed: Packed, block: int, whole: Yes, tolerance: float) -> list[Float]:
+        vectors = packed.vectors[block, : len(self._probe)]
         found = sharpness(
             self._problem,
             Ensemble.from_flat(self._architecture, self._flat(packed, block)[whole]),
             tolerance=tolerance,
             certify=False,
             # A little of everything, so that an eigenvector that overtakes is noticed.
-            start=packed.vectors[block].T[whole] + 0.1 * self._probe,
+            start=vectors.T[whole] + 0.1 * self._probe,
         )
         columns = np.full((3, len(whole)), np.nan)
         columns[:, whole] = found.value, found.residual, found.products
-        packed.vectors[block][:, whole] = found.vector.T
+        vectors[:, whole] = found.vector.T
         return list(columns)
 
 
@@ -329,9 +334,13 @@ class LinearBackend(Backend):
     def _probed(self) -> int:
         return sum(columns for _, columns in self._architecture.shapes)
 
+    def watches(self, recording: Recording) -> bool:
+        """Only if they are asked for; what waits for its layers is known by them as well."""
+        return recording.plain or "sharpness" not in recording.quantities
+
     def first_vectors(self, networks: int) -> Float:
         """Nothing is known of eigenvectors yet."""
-        return np.zeros((networks, followed(self._coordinates())))
+        return np.zeros((networks, followed(self._probed())))
 
     def _coordinates(self) -> int:
         """In which the sharpness is found."""
@@ -378,7 +387,8 @@ class LinearBackend(Backend):
     ) -> Float:  # fmt: skip
         """Entries by the compiled kernel."""
         sharp, spectrum = packed.vectors.size > 0, None
-        rows = _blank(entries, sharp, packed.weights.shape[2], self.kind)
+        columns = PLAIN * self.watches(recording) + SHARP * sharp
+        rows = np.empty((entries, columns, packed.weights.shape[2]), dtype=self.kind)
         if sharp:
             window, tolerance = recording.sharpness_steps, recording.sharpness_tolerance
             steady = window == 1 or window >= recording.every
@@ -396,5 +406,4 @@ BACKENDS: dict[Family, Any] = {
 
 def _blank(entries: int, sharp: bool, lanes: int, kind: Any = float) -> Float:
     """Entries `[entry, quantity, lane]` as `lanes.entries` has them, not filled."""
-    quantities = len(COLUMNS) + (len(SHARPNESS_COLUMNS) if sharp else 0)
-    return np.full((entries, quantities, lanes), np.nan, dtype=kind)
+    return np.full((entries, PLAIN + SHARP * sharp, lanes), np.nan, dtype=kind)

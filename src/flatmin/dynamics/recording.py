@@ -83,6 +83,11 @@ class Recording:
         return names
 
     @property
+    def plain(self) -> bool:
+        """Whether more than sharpness is measured of whole networks."""
+        return any(name in NETWORK_MEASURES[:3] for name in self.quantities)
+
+    @property
     def layers(self) -> list[str]:
         """The quantities that are measured layer by layer."""
         return [name for name in self.quantities if name in LAYER_MEASURES]

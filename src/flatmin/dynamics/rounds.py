@@ -24,7 +24,7 @@ from flatmin.core.threads import over_each
 from flatmin.dynamics.backends import Backend, Packed
 from flatmin.dynamics.measures import LAYER_MEASURES, Task
 from flatmin.dynamics.recording import Recording, Trace
-from flatmin.lanes.entries import COLUMNS, SHARPNESS_COLUMNS
+from flatmin.lanes.entries import COLUMNS, SHARP, SHARPNESS_COLUMNS
 from flatmin.network.architecture import Architecture
 from flatmin.network.ensemble import laid_out
 
@@ -66,6 +66,8 @@ class Rounds:
         self._recording, self._vectors = recording, np.empty((len(state), 0))
         self._waiting: dict[int, list[tuple[int, Whole, NDArray[Any]]]] = {}
         """Of each block: entries, networks and weights whose layers are yet to be measured."""
+        self._kept = np.zeros(len(state), dtype=np.int64)
+        """How many entries each run has."""
         self.trace = None if recording is None else self._blank_trace(recording)
 
     @property
@@ -87,15 +89,19 @@ class Rounds:
         entries = 1 + int(self._budget.max()) // recording.every
         if "sharpness" in recording.quantities:
             self._vectors = self._backend.first_vectors(count)
-        shapes: dict[str, tuple[int, ...]] = {name: (entries, count) for name in recording.columns}
-        for name in recording.layers:
-            shapes[name] = (entries, count, LAYER_MEASURES[name].size(self._architecture.depth))
-        numbers = sum(float(np.prod(shape)) for shape in shapes.values())
+        names, depth = recording.columns, self._architecture.depth
+        layers = {
+            name: (entries, count, LAYER_MEASURES[name].size(depth)) for name in recording.layers
+        }
+        numbers = float(len(names) * entries * count)
+        numbers += sum(float(np.prod(shape)) for shape in layers.values())
         check_memory(
             f"a trace of {entries} entries of {count} networks", 8 * numbers + 32 * self.state.size
         )
         self._initial = self._weights(self.state)
-        values = {name: np.full(shape, np.nan) for name, shape in shapes.items()}
+        # In one piece, which is not written before there is something to write.
+        values = dict(zip(names, np.empty((len(names), entries, count)), strict=True))
+        values |= {name: np.full(shape, np.nan) for name, shape in layers.items()}
         return Trace(step=np.arange(entries, dtype=np.int64) * recording.every, values=values)
 
     def _weights(self, state: NDArray[Any]) -> list[Float]:
@@ -120,6 +126,7 @@ class Rounds:
             # Where none has ended there is nothing to pack.
             length = next(rounds, min(2 * length, _LONGEST) if going == before else _ROUNDS[-1])
         self._unpack()
+        self._end_trace()
         if progress is not None:
             # Steps that early ends have saved count as done.
             progress(int(self.left.sum()))
@@ -198,10 +205,15 @@ class Rounds:
         members = packed.members[block * lanes : (block + 1) * lanes]
         where = slice(first, min(first + rows.shape[0], len(self.trace.step)))
         rows = rows[: where.stop - where.start, :, : len(members)]
-        for column, name in enumerate((*COLUMNS, *SHARPNESS_COLUMNS)[: rows.shape[1]]):
+        columns = SHARPNESS_COLUMNS if rows.shape[1] == SHARP else (*COLUMNS, *SHARPNESS_COLUMNS)
+        # Neighbours are copied as they are.
+        place: slice | Whole = slice(members[0], members[0] + len(members))
+        if not np.array_equal(members, np.arange(place.start, place.stop)):
+            place = members
+        for row, name in zip(rows.transpose(1, 0, 2), columns, strict=False):
             if name in values:
-                row = rows[:, column]
-                values[name][where, members] = np.sqrt(row) if "gradient" in name else row
+                values[name][where, place] = np.sqrt(row) if "gradient" in name else row
+        self._kept[members] = where.stop
         alive = ~np.isnan(rows[0, 0]) if len(rows) else np.zeros(len(members), dtype=bool)
         if self._recording.layers and alive.any():
             waiting = self._waiting.setdefault(block, [])
@@ -209,6 +221,15 @@ class Rounds:
             waiting.append((first, members[alive], state))
             if len(waiting) * state.size >= _MEASURED_AT_ONCE:
                 self._measure_layers(block)
+
+    def _end_trace(self) -> None:
+        """Where nothing was kept after the end of a run there is no number."""
+        if self.trace is None or self._recording is None:
+            return
+        for kept in np.unique(self._kept):
+            ended = np.flatnonzero(self._kept == kept)
+            for name in self._recording.columns if kept < len(self.trace.step) else ():
+                self.trace.values[name][kept:, ended] = np.nan
 
     def _measure_layers(self, block: int) -> None:
         """Measure the layers of a block's entries that wait for it."""
@@ -236,9 +257,10 @@ class Rounds:
         weights, kind = laid_out(self.state[members], lanes, apart=True), self._backend.kind
         numbers = np.zeros((len(self._numbers), len(weights) * lanes), dtype=kind)
         numbers[:, : len(members)] = self._numbers[:, members]
-        extremes = np.full((len(weights), 6 if self._recording else 0, lanes), np.inf, kind)
+        watched = self._recording is not None and self._backend.watches(self._recording)
+        extremes = np.full((len(weights), 6 if watched else 0, lanes), np.inf, kind)
         extremes[:, 1::2] = -np.inf
-        vectors = laid_out(self._vectors[members], lanes)
+        vectors = laid_out(self._vectors[members], lanes, apart=True)
         numbers = numbers.reshape(-1, len(weights), lanes)
         self._packed = Packed(members, weights, numbers, extremes, vectors)
         return self._packed

@@ -59,6 +59,11 @@ inlined = _of_types_only(forceinline=True)
 helper = _of_types_only()
 """For larger parts of a kernel."""
 
+borrower = _of_types_only(_nrt=False)
+"""For parts, with all that they call, that neither make arrays nor return any: their owners are not
+counted. A count is taken by the whole machine at once; where a step counts a dozen, half of the
+time of two threads is waiting."""
+
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """For entry points: called from Python, without the interpreter lock, kept on disk."""

@@ -41,7 +41,7 @@ SHARPNESS_COLUMNS = (
 )
 """What it holds besides, if sharpness is asked for."""
 
-PLAIN = len(COLUMNS)
+PLAIN, SHARP = len(COLUMNS), len(SHARPNESS_COLUMNS)
 
 TILE = 8
 """Vectors that are worked on at once where all of a long row are; rows are filled with zeros."""
@@ -53,10 +53,14 @@ def in_tiles(size):
     return -(-size // TILE) * TILE
 
 
-def followed(coordinates: int) -> int:
-    """How many numbers `sharpness.follow` keeps of a run: an eigenvector, its last two changes,
-    the last value and two factors."""
-    return 3 * (-(-coordinates // TILE) * TILE) + 3
+CHANGES, NUMBERS = 3, 14
+
+
+def followed(nodes: int) -> int:
+    """How many numbers `sharpness.follow` keeps of a run: the y_k of an eigenvector, as many as
+    there are nodes, those foreseen of the next one, their last changes, and what is known of these
+    and of the eigenvalue."""
+    return (2 + CHANGES) * (-(-nodes // TILE) * TILE) + NUMBERS
 
 
 class Spectrum(NamedTuple):
@@ -81,4 +85,12 @@ def put_entry(row, extremes, excess, distance, square, whole):
         row[4 + 2 * i] = larger(extremes[2 * i + 1], row[i])
         extremes[2 * i], extremes[2 * i + 1] = np.inf, -np.inf
     for i in range(PLAIN):
+        row[i] = where(whole, row[i], np.nan)
+
+
+@inlined
+def put_sharpness(row, value, residual, products, low, high, whole):
+    """The columns of sharpness, of the lanes in `whole`."""
+    put(row, 1, (value, residual, products, low, high))
+    for i in range(SHARP):
         row[i] = where(whole, row[i], np.nan)

@@ -20,7 +20,7 @@ from flatmin.lanes.compiling import compiled, helper, inlined
 from flatmin.lanes.layout import scratch
 from flatmin.lanes.tiles import put
 from flatmin.lanes.tridiagonal import top_of_tridiagonal
-from flatmin.lanes.vectors import absolute, all_lanes, root, vectors, where
+from flatmin.lanes.vectors import absolute, all_lanes, root, splat, vectors, where
 
 BASIS = 48
 # Without reorthogonalisation Lanczos vectors lose orthogonality once the residual has fallen to
@@ -132,7 +132,7 @@ def search(name: str, operator: Operator) -> Search:
                 broken = norm == 0.0
                 if used < basis and used % 2 == 1 and all_lanes(~going | ~(whole | broken)):
                     continue
-                theta = top_of_tridiagonal(alpha, beta, used, s)
+                theta = top_of_tridiagonal(alpha, beta, used, splat(alpha, np.inf), s)
                 close = ~(norm * absolute(s[used - 1]) > 0.5 * tolerance * absolute(theta))
                 if used % 2 == 1:
                     close = close & broken

@@ -29,8 +29,8 @@ from flatmin.lanes.algebra import (
     times_and_step,
     widen,
 )
-from flatmin.lanes.compiling import compiled, helper, inlined
-from flatmin.lanes.entries import PLAIN, put_entry
+from flatmin.lanes.compiling import borrower, compiled, helper, inlined
+from flatmin.lanes.entries import PLAIN, put_entry, put_sharpness
 from flatmin.lanes.held import held, spread, step_held, times_held, transposed_held
 from flatmin.lanes.layout import Held, Wide, block_of, is_form, scratch
 from flatmin.lanes.momentum_descent import (
@@ -163,13 +163,14 @@ def _room(network):
     return -(-network.layout.nodes[-1] // 8) * 8
 
 
-@helper
+@borrower
 def _descend_block(
     lanes, weights, network, runs, stop, momentum, form, begin, steps, goes_on, every, rows,
-    spectrum, block, memory, room,
+    spectrum, states, memory, room,
 ):  # fmt: skip
     """`descend` of one block: its flat weights, and velocities after them, its runs and rows.
 
+    states         flat, of spectrum.starts
     memory, room   of `_scratch` and, for the sharpness, of `sharpness_scratch`
     """
     widths, layers, nodes = network.layout
@@ -202,8 +203,11 @@ def _descend_block(
             if spectrum.window > 0 and of_window >= 0 and entry < len(rows):
                 # after the one of the first weights
                 turn = max((spectrum.number + entry - 1) * window + 1, 0) + of_window
+                pace = eta * (every / window)
+                if momentum is not None:
+                    pace = pace / (1.0 - momentum[0])
                 value, residual, products = follow(
-                    lanes, w, network, a, b, form, spectrum, block, turn, room
+                    lanes, w, network, a, b, form, spectrum, vectors(lanes, states), turn, pace, room
                 )
                 first = of_window == 0
                 low = smaller(value, splat(lanes, np.inf) if first else low)
@@ -216,12 +220,11 @@ def _descend_block(
         if recorded:
             # An entry belongs to a lane that took all of its steps and did not diverge in them.
             row, whole = vectors(lanes, rows[entry]), fine & (before - left == every)
-            square, apart = gradient_square(a, b, network.layout), dot(error, error, d)
-            put_entry(row, extremes, excess, apart, square, whole)
-            if rows.shape[1] > PLAIN:
-                put(row[PLAIN:], 1, (value, residual, spent, low, high))
-                for i in range(PLAIN, rows.shape[1]):
-                    row[i] = where(whole, row[i], np.nan)
+            if watched:
+                square, apart = gradient_square(a, b, network.layout), dot(error, error, d)
+                put_entry(row, extremes, excess, apart, square, whole)
+            if spectrum is not None and rows.shape[1] != PLAIN:
+                put_sharpness(row[PLAIN if watched else 0 :], value, residual, spent, low, high, whole)
             entry, due, before = entry + 1, due + every, left
         elif watched and step > 0:
             widen(extremes, excess)
@@ -234,6 +237,8 @@ def _descend_block(
             vectors(lanes, runs.excess)[0] = where(fine, excess, np.inf)
             vectors(lanes, runs.gradient)[0] = where(fine, square, np.inf)
             vectors(lanes, runs.distance)[0] = where(fine, apart, np.inf)
+            # entries that nobody came to
+            rows[entry:] = np.nan
             return
         step += 1
         if check:
@@ -245,6 +250,13 @@ def _descend_block(
             small = dot(b_1, b_1, widths[1])
             small = larger(small * small * stop.relative, stop.tolerance)
             eta = where((square <= small) & (excess < stop.settled), 0.0, eta)
+
+
+@inlined
+def _starts(spectrum, weights, block):
+    if spectrum is None:
+        return weights[block].reshape(-1)
+    return spectrum.starts[block].reshape(-1)
 
 
 @inlined
@@ -271,8 +283,9 @@ def descend(
     begin      steps taken before this call
     goes_on    without a trace: blocks all of whose lanes still go are not measured at the end
     every      after so many steps, and again, an entry is made and runs.extremes begin anew, while
-    rows       [block - first, entry, column, n] has room for it: see `entries`. Lanes that did not
-               take all its steps are NaN in it. With `every` 0 there is one, of the first weights
+    rows       [block - first, entry, column, n] has room for it: see `entries`; without
+               runs.extremes only the sharpness. Lanes that did not take all its steps are NaN in
+               it. With `every` 0 there is one, of the first weights
     spectrum   None, or a `Spectrum` of `entries`
     """
     memory = _scratch(lanes, network, weights)
@@ -280,5 +293,6 @@ def descend(
     for block in range(first, last):
         _descend_block(
             lanes, weights[block].reshape(-1), network, block_of(runs, block), stop, momentum,
-            form, begin, steps, goes_on, every, rows[block - first], spectrum, block, memory, room,
+            form, begin, steps, goes_on, every, rows[block - first], spectrum,
+            _starts(spectrum, weights, block), memory, room,
         )  # fmt: skip

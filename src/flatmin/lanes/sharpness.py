@@ -24,29 +24,23 @@ from __future__ import annotations
 
 import numpy as np
 
-from flatmin.lanes.algebra import input_gradient, larger, smaller, sweep_backward
+from flatmin.lanes.algebra import dot, input_gradient, larger, smaller, sweep_backward
 from flatmin.lanes.compiling import compiled, helper, inlined
-from flatmin.lanes.entries import PROBE_EVERY, TILE, in_tiles
+from flatmin.lanes.entries import CHANGES, PROBE_EVERY, TILE, in_tiles
 from flatmin.lanes.lanczos import inverse_or_zero
 from flatmin.lanes.layout import scratch
-from flatmin.lanes.sweeps import (
-    Nodes,
-    chain,
-    coordinates,
-    dimension,
-    rise,
-    straighten,
-    sweep,
-    weigh,
-)
-from flatmin.lanes.tiles import outer, put, scaled, take
+from flatmin.lanes.sweeps import Nodes, begin, chain, coordinates, dimension, rise, sweep, weigh
+from flatmin.lanes.tiles import inner, outer, put, scaled, take
 from flatmin.lanes.tridiagonal import top_of_tridiagonal
 from flatmin.lanes.vectors import absolute, all_lanes, fma, root, splat, vectors, where
 
 # The residual at which a round ends, and the least share that rounding leaves of a difference.
 _LOOSE, _ROUNDING = 1e-7, 1e-15
 # Of the fit of a vector's course: the part of unity that keeps it solvable, the largest factor.
-_RIDGE, _LARGEST = 1e-12, 4.0
+_RIDGE, _NOISE, _LARGEST = 1e-12, 0.3, 50.0
+# A layer that changed by this share since the last probe may have let another eigenvector overtake;
+# so many turns are looked at as well.
+_STIRRED, _SELDOM = 1e-2, 128
 # Up to so many products a round may end after each, then after every second.
 _EACH = 4
 
@@ -62,6 +56,7 @@ def sharpness_scratch(lanes, network, basis, like):
     """The memory that `largest_eigenvalue` works in."""
     size, depth = network.layout.nodes[-1], len(network.layout.widths) - 1
     numbers = size + 4 * depth + 5 * (basis + 1) + (basis + 2) * padded(network.layout)
+    numbers += size + in_tiles(network.layout.nodes[-2])
     return scratch(numbers * len(lanes), like)
 
 
@@ -82,15 +77,15 @@ def _places(network, basis, room):
 
 
 @inlined
-def add_probe(network, b, probe, q):
-    """Add V_k = b_k/|b_k| y_k', the y_k of a probe: every eigenvector has a part of that kind."""
+def add_probe(network, b, probe, share, y):
+    """Add share times V_k = b_k/|b_k| y_k', the y_k of a probe: every eigenvector has a part of
+    that kind."""
     widths, _, nodes = network.layout
     for k in range(len(widths) - 1):
-        y_at, _ = coordinates(network.layout, k)
         b_k = b[nodes[k + 1] :]
-        inverse = inverse_or_zero(root(chain(b_k, b_k, widths[k + 1])))
-        for j in range(widths[k]):
-            q[y_at + j] = fma(probe[nodes[k] + j], inverse, q[y_at + j])
+        part = share * inverse_or_zero(root(chain(b_k, b_k, widths[k + 1])))
+        for j in range(nodes[k], nodes[k + 1]):
+            y[j] = fma(probe[j], part, y[j])
 
 
 @inlined
@@ -102,12 +97,16 @@ def _next(q, size, m, along, between):
 
 @helper
 def largest_eigenvalue(
-    w, network, a, b, form, expected, onward, tolerance, max_products, basis, room
+    w, network, a, b, form, expected, done, goes_on, begun, onward, tolerance, max_products,
+    basis, room,
 ):  # fmt: skip
     """Value, residual and number of products, from the first vector of q, which it replaces.
 
     w, a, b    weights of a block, a_k and b_k as `layout` has nodes
     expected   about the value, or 0
+    done       lanes of which nothing is asked
+    goes_on    whether the first product is in q, `weigh` done, and
+    begun      what `sweep` returned of it
     onward     1 to keep H v, 0 to keep v itself
     basis      vectors of a round
     """
@@ -117,21 +116,24 @@ def largest_eigenvalue(
     size, scale, rounds = padded(network.layout), expected, 0
     value = residual = splat(c, np.nan)
     products = splat(c, 0.0)
-    finished = nothing = products > 0.0
+    finished, nothing = done, products > 0.0
     while True:
         known = scale > 0.0
         guessed, shift = all_lanes(known), where(known, 1.0, 0.0)
         inverse = 1.0 / where(known, scale, 1.0)
         nodes_of = Nodes(a, b, c, inverse, alpha, beta, per_b, moved)
-        weigh(network, nodes_of)
+        if rounds > 0 or not goes_on:
+            weigh(network, nodes_of)
         kept, ended, used = finished, finished, 0
-        along = between = before = splat(c, 0.0)
+        along = between = before = miss = theta = splat(c, 0.0)
         while True:
             here, there = q[used * size :], q[(used + 1) * size :]
             if used > 0:
                 for i in range(0, size, TILE):
                     put(here[i:], 1, _next(q[i:], size, used, along, between))
-            own, across, square = sweep(w, network, nodes_of, here, shift, there, form)
+            own, across, square = begun
+            if used > 0 or rounds > 0 or not goes_on:
+                own, across, square = sweep(w, network, nodes_of, here, shift, there, form)
             per = inverse_or_zero(own)
             if not guessed:
                 break
@@ -149,10 +151,14 @@ def largest_eigenvalue(
             if used > _EACH and used % 2 == 1 and used < basis:
                 shares[used] = 0.0
                 continue
-            theta = diagonal[0]
             if used > 1:
-                theta = top_of_tridiagonal(diagonal, beside, used, s)
+                # of the two rows of which the old theta is one
+                near = theta + miss * miss * inverse_or_zero(theta - diagonal[used - 1])
+                theta = top_of_tridiagonal(diagonal, beside, used, near, s)
+            else:
+                theta = diagonal[0]
             error, bound = root(rest) * absolute(s[used - 1]), absolute(theta)
+            miss = error
             whole = products + (used + 1) >= max_products
             done = whole | ~(error > tolerance * bound)
             ends = done
@@ -193,59 +199,171 @@ def largest_eigenvalue(
         scale, rounds = where(value > 0.0, value, scale), rounds + 1
 
 
+@inlined
+def _course(found, known, noise):
+    """The factors g, h, i for which a change d_n is nearest g d_{n-1} + h d_{n-2} + i d_{n-3}.
+
+    found  d_n . d_{n-1}, d_n . d_{n-2}, d_n . d_{n-3}
+    known  the products of the three changes with one another: 11, 12, 13, 22, 23, 33
+    noise  what there is in a change of no course, squared
+    """
+    ridge = fma(_RIDGE, known[0] + known[3] + known[5], noise)
+    # L D L' of the matrix, with the ridge on its diagonal
+    first = inverse_or_zero(known[0] + ridge)
+    l_2, l_3 = first * known[1], first * known[2]
+    second = inverse_or_zero(fma(-l_2, known[1], known[3] + ridge))
+    rest = fma(-l_2, known[2], known[4])
+    l_32 = second * rest
+    third = inverse_or_zero(fma(-l_32, rest, fma(-l_3, known[2], known[5] + ridge)))
+    z_2 = fma(-l_2, found[0], found[1])
+    z_3 = fma(-l_32, z_2, fma(-l_3, found[0], found[2]))
+    i = third * z_3
+    h = fma(-l_32, i, second * z_2)
+    g = fma(-l_3, i, fma(-l_2, h, first * found[0]))
+    return g, h, i
+
+
+@inlined
+def _within(x, bound):
+    return larger(smaller(x, bound), -bound)
+
+
 @helper
-def follow(lanes, w, network, a, b, form, spectrum, block, turn, room):
+def _search(
+    lanes, w, network, a, b, form, spectrum, done, goes_on, begun, ahead, apart, side, scale, room
+):  # fmt: skip
+    """`largest_eigenvalue` in the lanes that are not done, from the product of `begin`.
+
+    Returns value, residual and products, and in `ahead` the y_k that are kept, H v.
+    """
+    widths, _, nodes = network.layout
+    q = _places(network, spectrum.basis, vectors(lanes, room))[11]
+    size = padded(network.layout)
+    for k in range(len(widths) - 1):
+        y_at, x_at = coordinates(network.layout, k)
+        for j in range(widths[k]):
+            q[y_at + j], q[size + y_at + j] = ahead[nodes[k] + j], apart[nodes[k] + j]
+        if k < len(widths) - 2:
+            for i in range(widths[k + 1]):
+                q[x_at + i] = side[nodes[k + 1] + i] if goes_on else splat(lanes, 0.0)
+                q[size + x_at + i] = 0.0
+    for i in range(dimension(network.layout), size):
+        q[i], q[size + i] = 0.0, 0.0
+    found = largest_eigenvalue(
+        w, network, a, b, form, scale, done, goes_on, begun, 1.0, spectrum.tolerance,
+        spectrum.max_products, spectrum.basis, vectors(lanes, room),
+    )  # fmt: skip
+    for k in range(len(widths) - 1):
+        y_at = coordinates(network.layout, k)[0]
+        for j in range(widths[k]):
+            i = nodes[k] + j
+            ahead[i] = where(done, ahead[i], q[y_at + j])
+    return found
+
+
+@helper
+def _stir(w, network, alpha, beta):
+    """By what share of itself a unit rate moves the layer that it moves most: |a_k| |b_k|/|W_k|."""
+    layers, most = network.layout.layers, 0.0
+    for k in range(len(layers) - 1):
+        layer = w[layers[k] :]
+        square = dot(layer, layer, layers[k + 1] - layers[k])
+        most = larger(alpha[k] * beta[k] * inverse_or_zero(square), most)
+    return root(most)
+
+
+@helper
+def follow(lanes, w, network, a, b, form, spectrum, state, turn, pace, room):
     """The sharpness of a block at its turn-th measurement in a run, as `largest_eigenvalue`.
 
-    The eigenvector v_n of turn n is looked for near v + g d_n + h d_{n-1}, with d_n the last change
-    of v, d_{n-1} the one before, and the g and h for which d_n is nearest g d_{n-1} + h d_{n-2}.
-    Where a run goes on smoothly this extrapolates; where it swings to and fro g is about -1, which
-    is the eigenvector before the last one. Changes are compared by their y_k in the metric.
+    The y_k of the next eigenvector are looked for near y + g d_n + h d_{n-1} + i d_{n-2}, with d_n
+    the last change of y, d_{n-1} the one before, and the factors that were best the last time
+    (`_course`). Where a run goes on smoothly this extrapolates; where it swings to and fro g is
+    about -1, which is the eigenvector before the last one. The eigenvalue is foreseen by the same
+    factors, and x_k follows from both (`sweeps.begin`). So mostly one product is enough, and its
+    Rayleigh quotient is the value.
+
+    state  of the block, as `entries.followed` has it
+    pace   what weights move from one turn to the next, of their gradient
     """
-    widths = network.layout.widths
-    state, size = vectors(lanes, spectrum.starts[block].reshape(-1)), padded(network.layout)
-    even = turn % 2
-    newer, older = state[(1 + even) * size :], state[(2 - even) * size :]
-    numbers = state[3 * size :]
-    _, _, beta, _, _, _, _, _, _, _, _, q = _places(network, spectrum.basis, vectors(lanes, room))
-    g, h = numbers[1], numbers[2]
-    for i in range(0, size, TILE):
-        ahead = outer(take(newer[i:], TILE, 1), g, take(state[i:], TILE, 1))
-        put(q[i:], 1, outer(take(older[i:], TILE, 1), h, ahead))
+    size = in_tiles(network.layout.nodes[-2])
+    newest = turn % CHANGES
+    ahead = state[size:]
+    d_1 = state[(2 + (newest + 2) % CHANGES) * size :]
+    d_2 = state[(2 + (newest + 1) % CHANGES) * size :]
+    d_3 = state[(2 + newest) * size :]
+    numbers = state[(2 + CHANGES) * size :]
+    known, before, factors = numbers[4:], numbers[1:], numbers[10:]
+    c, alpha, beta, per_b, moved, _, _, _, _, _, _, q = _places(
+        network, spectrum.basis, vectors(lanes, room)
+    )
+    apart = q[(spectrum.basis + 1) * padded(network.layout) :]
+    side = apart[size:]
+    last, g, h, i = numbers[0], factors[0], factors[1], factors[2]
+    scale = fma(i, before[2], fma(h, before[1], fma(g, before[0], last)))
+    scale = where((scale > 0.5 * last) & (scale < 2.0 * last), scale, last)
+    scale = where(scale > 0.0, scale, 1.0)
+    stirred, begins = numbers[13], turn == 0
     if turn % PROBE_EVERY == 0:
-        add_probe(network, b, spectrum.probe, q)
-    rise(w, network, a, form)
-    straighten(network, a, b, q)
-    value, residual, products = largest_eigenvalue(
-        w, network, a, b, form, numbers[0], 1.0, spectrum.tolerance, spectrum.max_products,
-        spectrum.basis, vectors(lanes, room),
-    )  # fmt: skip
-    numbers[0] = where(value > 0.0, value, 1.0)
+        due = stirred > (_STIRRED if turn % _SELDOM else -1.0)
+        add_probe(network, b, spectrum.probe, where(due, 1.0, 0.0), ahead)
+        numbers[13] = where(due, 0.0, stirred)
+    inverse = 1.0 / scale
+    nodes_of = Nodes(a, b, c, inverse, alpha, beta, per_b, moved)
+    own, across, square = begin(w, network, nodes_of, ahead, side, apart, form)
+    if (turn + 1) % PROBE_EVERY == 0:
+        numbers[13] = fma(PROBE_EVERY * pace, scale * _stir(w, network, alpha, beta), stirred)
+    per = inverse_or_zero(own)
+    along = per * across
+    told = along * along
+    error = root(larger(per * square - told, _ROUNDING * told))
+    theta = where(own > 0.0, 1.0 + along, 0.0)
+    value, residual, products = scale * theta, scale * error, splat(lanes, 1.0)
+    done = ~(error > spectrum.tolerance * absolute(theta))
+    if begins:
+        # nothing is known of the scale
+        done, scale = ~(scale > 0.0), splat(lanes, 0.0)
+    # H v of unit v
+    part = root(inverse * per)
+    more = part * inverse_or_zero(theta)
+    part = fma(-along, more, part)
+    if not all_lanes(done):
+        for e in range(size):
+            ahead[e] = where(done, fma(apart[e], more, part * ahead[e]), ahead[e])
+        found = _search(
+            lanes, w, network, a, b, form, spectrum, done, not begins, (own, across, square),
+            ahead, apart, side, scale, room,
+        )  # fmt: skip
+        value = where(done, value, found[0])
+        residual = where(done, residual, found[1])
+        products = where(done, products, found[2])
+        # a vector has two signs
+        part = where(done | ~(chain(ahead, state, size) < 0.0), 1.0, -1.0)
+        more = splat(lanes, 0.0)
+    whole = by_0 = by_1 = by_2 = by_3 = splat(lanes, 0.0)
+    less = splat(lanes, -1.0)
+    for e in range(0, size, TILE):
+        new = outer(take(apart[e:], TILE, 1), more, scaled(part, take(ahead[e:], TILE, 1)))
+        change = outer(take(state[e:], TILE, 1), less, new)
+        if begins:
+            change = scaled(splat(lanes, 0.0), change)
+        one, two = take(d_1[e:], TILE, 1), take(d_2[e:], TILE, 1)
+        whole = inner(new, new, whole)
+        by_0 = inner(change, change, by_0)
+        by_1 = inner(change, one, by_1)
+        by_2 = inner(change, two, by_2)
+        by_3 = inner(change, take(d_3[e:], TILE, 1), by_3)
+        put(state[e:], 1, new)
+        put(d_3[e:], 1, change)
+        put(ahead[e:], 1, outer(two, i, outer(one, h, outer(change, g, new))))
     if spectrum.steady:
-        first = cross = second = by_first = by_second = splat(lanes, 0.0)
-        for k in range(len(widths) - 1):
-            y_at, weight = coordinates(network.layout, k)[0], beta[k]
-            for i in range(y_at, y_at + widths[k]):
-                change = q[i] - state[i]
-                weighed = weight * newer[i]
-                more = weight * older[i]
-                first = fma(weighed, newer[i], first)
-                cross = fma(weighed, older[i], cross)
-                second = fma(more, older[i], second)
-                by_first = fma(weighed, change, by_first)
-                by_second = fma(more, change, by_second)
-        ridge = _RIDGE * (first + second)
-        first, second = first + ridge, second + ridge
-        inverse = inverse_or_zero(fma(first, second, -(cross * cross)))
-        g = inverse * fma(by_first, second, -(by_second * cross))
-        h = inverse * fma(by_second, first, -(by_first * cross))
-        numbers[1] = larger(smaller(g, _LARGEST), -_LARGEST)
-        numbers[2] = larger(smaller(h, _LARGEST), -_LARGEST)
-    minus = splat(lanes, -1.0)
-    for i in range(0, size, TILE):
-        new = take(q[i:], TILE, 1)
-        put(older[i:], 1, outer(take(state[i:], TILE, 1), minus, new))
-        put(state[i:], 1, new)
+        noise = _NOISE * spectrum.tolerance
+        g, h, i = _course((by_1, by_2, by_3), take(known, 6, 1), noise * noise * whole)
+        put(factors, 1, (_within(g, _LARGEST), _within(h, _LARGEST), _within(i, _LARGEST)))
+        put(known, 1, (by_0, by_1, by_2, known[0], known[1], known[3]))
+    value_here = where(value > 0.0, value, 1.0)
+    step = splat(lanes, 0.0) if begins else value_here - last
+    put(numbers, 1, (value_here, step, before[0], before[1]))
     return value, residual, products
 
 
@@ -262,11 +380,12 @@ def _of_block(
     for j in range(d):
         error[j] = b[j] - network.target[j]
     input_gradient(network.sigma, error, a)
-    rise(w, network, a, None)
+    rise(w, network, a)
     for i in range(padded(network.layout)):
         q[i] = start[i] if i < dimension(network.layout) else splat(lanes, 0.0)
+    nothing = splat(lanes, 0.0)
     result = largest_eigenvalue(
-        w, network, a, b, None, splat(lanes, 0.0), 0.0, tolerance, max_products, basis,
+        w, network, a, b, None, nothing, nothing > 0.0, False, (nothing, nothing, nothing), 0.0, tolerance, max_products, basis,
         vectors(lanes, room),
     )  # fmt: skip
     for i in range(dimension(network.layout)):

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from numba import extending
 
-from flatmin.lanes.algebra import add_scaled, add_times, input_gradient, transposed_times
+from flatmin.lanes.algebra import add_times, input_gradient, transposed_times
 from flatmin.lanes.compiling import inlined
 from flatmin.lanes.held import held, product_held, times_held, transposed_held
 from flatmin.lanes.lanczos import inverse_or_zero
@@ -70,22 +70,14 @@ def chain(x, y, size):
 
 
 @inlined
-def _rise(w, network, a):
+def rise(w, network, a):
+    """All a_k from a_1."""
     widths, layers, nodes = network.layout
     for k in range(len(widths) - 2):
         above = a[nodes[k + 1] :]
         for i in range(widths[k + 1]):
             above[i] = 0.0
         add_times(w[layers[k] :], widths[k + 1], widths[k], a[nodes[k] :], above)
-
-
-@inlined
-def _rise_held(w, network, a, like):
-    _, layers, nodes = network.layout
-    signal = held(a, like)
-    for k in range(len(layers) - 2):
-        signal = product_held(w[layers[k] :], signal, like)
-        put(a[nodes[k + 1] :], 1, signal)
 
 
 @inlined
@@ -101,16 +93,105 @@ def weigh(network, nodes_of):
 
 
 @inlined
-def straighten(network, a, b, q):
-    """Move the part of x_k along b_k to y_k."""
-    widths, _, nodes = network.layout
-    for k in range(len(widths) - 2):
-        y_at, x_at = coordinates(network.layout, k)
-        x = q[x_at:]
-        above = b[nodes[k + 1] :]
-        move = chain(x, above, widths[k + 1]) * inverse_or_zero(chain(above, above, widths[k + 1]))
-        add_scaled(-move, above, x, widths[k + 1])
-        add_scaled(move, a[nodes[k] :], q[y_at:], widths[k])
+def _begin(w, network, nodes_of, y, x, out):
+    widths, layers, nodes = network.layout
+    a, b, c, inverse, alpha, beta, per_b, moved = nodes_of
+    last = len(widths) - 2
+    p = b[nodes[last + 1] :]
+    beta[last] = inverse * chain(p, p, widths[last + 1])
+    for j in range(widths[last]):
+        c[nodes[last] + j] = beta[last] * y[nodes[last] + j]
+    for k in range(last - 1, -1, -1):
+        rows, columns, at = widths[k + 1], widths[k], nodes[k + 1]
+        b_k, c_k, below = b[at:], c[at:], c[nodes[k] :]
+        square = chain(b_k, b_k, rows)
+        beta[k], per_b[k] = inverse * square, inverse_or_zero(square)
+        move = per_b[k] * chain(c_k, b_k, rows)
+        moved[k] = move
+        for i in range(rows):
+            x[at + i] = fma(b_k[i], -move, c_k[i])
+        for j in range(columns):
+            below[j] = beta[k] * y[nodes[k] + j]
+        transposed_times(w[layers[k] :], rows, columns, c_k, below, True)
+    # c_0 is read before e_1 takes its place
+    input_gradient(network.sigma, c, out)
+    for j in range(widths[0]):
+        c[j] = out[j]
+    own = between = size = 0.0
+    for k in range(last + 1):
+        rows, columns, at = widths[k + 1], widths[k], nodes[k]
+        a_k, b_k, e_k, above = a[at:], b[nodes[k + 1] :], c[at:], c[nodes[k + 1] :]
+        first = second = third = y_a = 0.0
+        for j in range(columns):
+            old = y[at + j]
+            new = fma(old, -1.0, e_k[j])
+            if k < last:
+                new = fma(a_k[j], moved[k], new)
+            first = fma(old, old, first)
+            second = fma(old, new, second)
+            third = fma(new, new, third)
+            y_a = fma(old, a_k[j], y_a)
+            out[at + j] = new
+        own = fma(beta[k], first, own)
+        between = fma(beta[k], second, between)
+        size = fma(beta[k], third, size)
+        alpha[k] = inverse * chain(a_k, a_k, columns)
+        if k < last:
+            x_k = x[nodes[k + 1] :]
+            own = fma(alpha[k], chain(x_k, x_k, rows), own)
+            along = inverse * y_a
+            for i in range(rows):
+                above[i] = fma(b_k[i], along, alpha[k] * x_k[i])
+                a[nodes[k + 1] + i] = 0.0
+            add_times(w[layers[k] :], rows, columns, e_k, above)
+            add_times(w[layers[k] :], rows, columns, a_k, a[nodes[k + 1] :])
+    return own, between, size
+
+
+@inlined
+def _begin_held(w, network, nodes_of, y, x, out, like):
+    widths, layers, nodes = network.layout
+    a, b, _, inverse, alpha, beta, per_b, moved = nodes_of
+    last, less = len(layers) - 2, splat(inverse, -1.0)
+    p = b[nodes[last + 1] :]
+    beta[last] = inverse * chain(p, p, widths[last + 1])
+    c = scaled(beta[last], held(y[nodes[last] :], like))
+    for k in range(last - 1, -1, -1):
+        b_k = held(b[nodes[k + 1] :], like)
+        square = inner(b_k, b_k, 0.0)
+        here, per = inverse * square, inverse_or_zero(square)
+        move = per * inner(c, b_k, 0.0)
+        beta[k], per_b[k], moved[k] = here, per, move
+        put(x[nodes[k + 1] :], 1, outer(b_k, -move, c))
+        c = transposed_held(w[layers[k] :], c, scaled(here, held(y[nodes[k] :], like)))
+    e = scaled(2.0, times_held(network.sigma, c))
+    a_k = held(a, like)
+    own = between = size = splat(inverse, 0.0)
+    for k in range(last):
+        at = nodes[k]
+        y_k, x_k, b_k = (
+            held(y[at:], like), held(x[nodes[k + 1] :], like), held(b[nodes[k + 1] :], like),
+        )  # fmt: skip
+        new = outer(a_k, moved[k], outer(y_k, less, e))
+        put(out[at:], 1, new)
+        own = fma(beta[k], inner(y_k, y_k, 0.0), own)
+        between = fma(beta[k], inner(y_k, new, 0.0), between)
+        size = fma(beta[k], inner(new, new, 0.0), size)
+        here = inverse * inner(a_k, a_k, 0.0)
+        alpha[k] = here
+        own = fma(here, inner(x_k, x_k, 0.0), own)
+        above = outer(b_k, inverse * inner(y_k, a_k, 0.0), scaled(here, x_k))
+        e = product_held(w[layers[k] :], e, above)
+        a_k = product_held(w[layers[k] :], a_k, like)
+        put(a[nodes[k + 1] :], 1, a_k)
+    y_k = held(y[nodes[last] :], like)
+    new = outer(y_k, less, e)
+    put(out[nodes[last] :], 1, new)
+    alpha[last] = inverse * inner(a_k, a_k, 0.0)
+    own = fma(beta[last], inner(y_k, y_k, 0.0), own)
+    between = fma(beta[last], inner(y_k, new, 0.0), between)
+    size = fma(beta[last], inner(new, new, 0.0), size)
+    return own, between, size
 
 
 @inlined
@@ -210,19 +291,26 @@ def _sweep_held(w, network, nodes_of, q, shift, out, like):
     return own, between, size
 
 
-def rise(w, network, a, form):
-    """All a_k from a_1."""
+def begin(w, network, nodes_of, y, x, out, form):
+    """The product with q of which only the y_k are given: x_k is taken for which (H q)_x = x.
+
+    So nothing but y_k is left of H q - q: that is `out`. Here y and out have y_k, and x has x_k,
+    where nodes are. On the way all a_k come from a_1, and what `weigh` finds; returns <q, q>,
+    <q, out> and <out, out>, all of it scaled.
+    """
 
 
 def sweep(w, network, nodes_of, q, shift, out, form):
     """out = H q - shift q; returns <q, q>, <q, out> and <out, out>, all of it scaled."""
 
 
-@overload(rise, jit_options={"forceinline": True})
-def _any_rise(w, network, a, form):
+@overload(begin, jit_options={"forceinline": True})
+def _any_begin(w, network, nodes_of, y, x, out, form):
     if is_form(form, Held):
-        return lambda w, network, a, form: _rise_held(w, network, a, form.layer)
-    return lambda w, network, a, form: _rise(w, network, a)
+        return lambda w, network, nodes_of, y, x, out, form: _begin_held(
+            w, network, nodes_of, y, x, out, form.layer
+        )
+    return lambda w, network, nodes_of, y, x, out, form: _begin(w, network, nodes_of, y, x, out)
 
 
 @overload(sweep, jit_options={"forceinline": True})

@@ -11,8 +11,24 @@ _MOST_STEPS = 60
 
 
 @helper
-def top_of_tridiagonal(alpha, beta, size, s):
+def _of_two(alpha, beta, s):
+    """`top_of_tridiagonal` of two rows: theta is above the larger of both by beta^2/far, where
+    far = delta + (delta^2 + beta^2)^{1/2} and delta is half of what they differ by."""
+    first, beside = alpha[0] >= alpha[1], beta[0]
+    delta = 0.5 * absolute(alpha[0] - alpha[1])
+    square = beside * beside
+    far = delta + root(fma(delta, delta, square))
+    far = where(far > 0.0, far, 1.0)
+    per = 1.0 / root(fma(far, far, square))
+    s[0], s[1] = per * where(first, far, beside), per * where(first, beside, far)
+    return larger(alpha[0], alpha[1]) + square / far
+
+
+@helper
+def top_of_tridiagonal(alpha, beta, size, near, s):
     """Largest eigenvalue of each lane's size x size tridiagonal matrix; its unit vector into `s`.
+
+    It is looked for from `near` on, if that is between its bounds.
 
     Pivots from the last row up, delta_m = theta - alpha_m and
     delta_i = theta - alpha_i - beta_i^2/delta_{i+1}, are all positive exactly when theta is above
@@ -21,6 +37,8 @@ def top_of_tridiagonal(alpha, beta, size, s):
     Newton's step is a Rayleigh quotient. It is kept inside a bracket that begins with Gershgorin's
     bound; a lane that has arrived moves no more.
     """
+    if size == 2:
+        return _of_two(alpha, beta, s)
     low = high = alpha[0]
     for i in range(size):
         reach = alpha[i]
@@ -29,7 +47,7 @@ def top_of_tridiagonal(alpha, beta, size, s):
         if i < size - 1:
             reach = reach + beta[i]
         low, high = larger(alpha[i], low), larger(reach, high)
-    theta = high
+    theta = where((near > low) & (near < high), near, high)
     moving = low <= high
     for _ in range(_MOST_STEPS):
         pivot = theta - alpha[size - 1]
