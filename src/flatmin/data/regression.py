@@ -29,14 +29,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flatmin.core.arrays import Float
+from flatmin.core.arrays import Float, numbers
+from flatmin.core.checks import check_kind
 from flatmin.core.errors import DataError, NothingToLearn, SettingError
 from flatmin.core.pages import Listing, Page, Remarks, number
 from flatmin.core.shown import Shown
 from flatmin.data.columns import ColumnSummary, Tally
 from flatmin.data.preparation import NOTHING, Preparation, Prepared, Scaled, scale_factor
 from flatmin.data.tables import Source, table_of
-from flatmin.data.tables.named import numbers
 from flatmin.data.tables.table import LARGEST, ROWS, Names, Table
 
 EPS = float(np.finfo(np.float64).eps)
@@ -109,6 +109,7 @@ class Regression(Shown):
     ) -> Regression:
         """The regression of y (n,) or (n, m) on X (n, d), whose columns `features` and `target`
         name; or whatever else `read_regression` takes."""
+        check_kind("preparation", preparation, Preparation)
         return _reduce(table_of(X, preparation.reading(y, features), target), preparation)
 
     def regression(self) -> Regression:
