@@ -41,11 +41,16 @@ def one_or_each(name: str, values: Any, count: int) -> Float:
 
 
 def plain_array(values: Any) -> NDArray[Any]:
-    """An array, without the numbers that a mask hides: they are nan, and it is an array of floats.
-    NumPy itself would take what is behind the mask."""
+    """An array, without the numbers that a mask hides."""
+    return np.asarray(unmasked(values))
+
+
+def unmasked(values: Any) -> Any:
+    """What was given, or where a mask hides some of its numbers, an array with nan for these: NumPy
+    takes what is behind a mask for values."""
     parts = values if isinstance(values, list | tuple) else ()
     if any(isinstance(part, np.ma.MaskedArray) for part in (values, *parts)):
         masked: Any = np.ma.array(values)
         if np.ma.is_masked(masked) and masked.dtype.kind in "biuf":
-            return np.asarray(masked.astype(np.float64).filled(np.nan))
-    return np.asarray(values)
+            return masked.astype(np.float64).filled(np.nan)
+    return values

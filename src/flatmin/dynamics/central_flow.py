@@ -126,7 +126,7 @@ def central_flow(
     count = len(check_kind("ensemble", ensemble, Ensemble))
     architecture = ensemble.architecture
     if architecture.family is not Family.ONE_OUTPUT:
-        raise SettingError("central flow is for linear networks with one output")
+        raise SettingError("the central flow is for linear networks with one output")
     architecture.check_fits(regression)
     _check_order("order", order)
     if recording is not None:

@@ -52,6 +52,7 @@ from flatmin.data.samples import Problem, check_problem, regression_of
 from flatmin.network.activations import ACTIVATIONS
 from flatmin.network.architecture import Architecture, residual_output_vector
 from flatmin.network.ensemble import Ensemble
+from flatmin.theory.minimal_sharpness import minimal_sharpness
 from flatmin.theory.minimisers import flattest_minimiser, minimiser_of_sharpness
 from flatmin.theory.units import Units
 
@@ -259,6 +260,12 @@ def _draw(
     if regression is None:
         raise SettingError(f"init {init!r} starts at a minimiser and needs the data")
     if init == "minimiser":
+        least = minimal_sharpness(regression, architecture.depth, architecture.output_norm).exact
+        if scale < least * (1.0 - 1e-12):
+            raise SettingError(
+                f"scale is the sharpness with init 'minimiser', at least S_min = {least:.6g} at "
+                f"depth {architecture.depth}, got {scale:g}"
+            )
         return minimiser_of_sharpness(regression, architecture, scale, random)
     start = flattest_minimiser(regression, architecture, random)
     noise = gaussian(architecture, scale, random)
