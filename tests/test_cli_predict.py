@@ -171,6 +171,14 @@ BAD = [
     (["predict", "{table}", "--target", "y", "--depth", "3", "--effort", "0"], "--effort must be"),
     (["predict", "{table}", "--target", "y", "--depth", "3", "--learned-at", "2"], "between 0"),
     (["predict", "{table}", "--target", "y", "--depth", "3", "--width", "0"], "--width must be"),
+    (
+        ["predict", "{table}", "--target", "y", "--depth", "3", "--certificate", "{table}"],
+        "--certificate would write over the table",
+    ),
+    (
+        ["predict", "{table}", "--target", "y", "--depth", "3", "--certificate", ""],
+        "--certificate must name a place",
+    ),
     (["predict", "/nowhere/x.csv", "--target", "y", "--depth", "3"], "/nowhere/x.csv"),
     (["predict"], "FILE"),
     (["forecast"], "forecast"),

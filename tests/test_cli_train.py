@@ -210,6 +210,15 @@ BAD = [
         "GiB of memory",
     ),
     (["train", "--learning-rate", "0.1", "--steps", "5", "--out", "/dev/null/x"], "cannot be made"),
+    (["train", "--learning-rate", "0.1", "--out", ""], "--out must name a place to write to"),
+    (
+        ["train", "--learning-rate", "0.1", "--central", "--activation", "tanh"],
+        "flatmin: the central flow is for linear networks",
+    ),
+    (
+        ["train", "--learning-rate", "0.1", "--init", "minimiser"],
+        "--scale is the sharpness with init 'minimiser', at least S_min = ",
+    ),
     (["bench", "gd-linear-d6"], "did you mean 'gd-linear-d5'"),
 ]
 
@@ -289,3 +298,24 @@ def test_kernels_that_are_kept_load_neither_the_compiler_nor_scipy():
     assert [code for code, _, _ in said] == [0, 0]
     assert said[0][1] == said[1][1]
     assert said[1][2] == "[] 6.0\n"
+
+
+def test_the_table_is_not_written_over(monkeypatch, capsys, tmp_path):
+    """Its files have names that a table may have, such as that of an earlier run."""
+    samples = flatmin.gaussian_samples(20, 3, seed=0)
+    (tmp_path / "run").mkdir()
+    for name in ("problem.npz", "trace.parquet", "atlas.parquet"):
+        table = tmp_path / "run" / name
+        if table.suffix == ".npz":
+            np.savez(table, X=samples.X, y=samples.y)
+        else:
+            pd.DataFrame({"a": samples.X[:, 0], "y": samples.y}).to_parquet(table)
+        content = table.read_bytes()
+        command, options = "train", ("--learning-rate", "0.1", "--steps", "5")
+        if name == "atlas.parquet":
+            command, options = "atlas", ("--depth", "2", "--rates", "1.1", "--steps", "5")
+        place = ("--target", "y", "--out", tmp_path / "run" / ".." / "run")
+        code, _, err = call(monkeypatch, capsys, command, table, *options, *place)
+        assert code == 2
+        assert f"--out would write over the table {str(table)!r}" in err
+        assert table.read_bytes() == content

@@ -408,3 +408,24 @@ def test_a_column_that_vanishes_next_to_another_is_refused():
     assert Regression.from_arrays(double, y).rank == 1
     zero = np.column_stack([0.0 * X[:, 0], X[:, 0]])
     assert Regression.from_arrays(zero, y).rank == 1
+
+
+def test_a_difference_that_vanishes_next_to_another_column_is_refused():
+    """Two columns differ by a thousandth, and a third is 1e12 times as large: each is seen, and
+    what sets the two apart is not. The rank would be 2, and S_min 1e8 times what it is."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((200, 3))
+    X[:, 2] = X[:, 1] + 1e-3 * rng.standard_normal(200)
+    y = X @ [1.0, -1.0, 1.0]
+    assert Regression.from_arrays(X, y).rank == 3
+    large = X * [1e12, 1.0, 1.0]
+    with pytest.raises(DataError, match=r"of 'x0' in size, and what sets the small columns apart"):
+        Regression.from_arrays(large, y)
+    assert Regression.from_arrays(large, y, preparation=Preparation(standardise=True)).rank == 3
+    # Where there is nothing between them the rank is that of the data, in all units.
+    large[:, 2] = 3.0 * large[:, 1]
+    assert Regression.from_arrays(large, y).rank == 2
+    # Columns of one size that differ by about rounding are on one side of it or the other.
+    for difference in 10.0 ** np.linspace(-16, -12, 60):
+        X[:, 2] = X[:, 1] * (1.0 + difference * rng.standard_normal(200))
+        assert Regression.from_arrays(X, y).rank in (2, 3)

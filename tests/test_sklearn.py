@@ -226,3 +226,18 @@ def test_without_scikit_learn_the_door_says_what_to_install():
     exit_code, _, errors = run([sys.executable, "-c", code])
     assert exit_code == 1
     assert "install flatmin[sklearn]" in errors
+
+
+def test_what_a_mask_hides_is_missing():
+    """scikit-learn takes the numbers behind a mask for values."""
+    rows = flatmin.gaussian_samples(n=30, d=3, seed=0)
+    hidden = np.ma.masked_array(rows.X.copy(), mask=np.eye(30, 3) > 0)
+    model = DeepLinearRegressor(depth=2, learning_rate=0.01, max_steps=10, random_state=0)
+    with pytest.raises(ValueError, match="contains NaN"):
+        model.fit(hidden, rows.y)
+    with pytest.raises(ValueError, match="contains NaN"):
+        model.fit(rows.X, np.ma.masked_equal(rows.y, rows.y[0]))
+    with pytest.warns(ConvergenceWarning):
+        model.fit(np.ma.masked_array(rows.X), rows.y)
+    with pytest.raises(ValueError, match="contains NaN"):
+        model.predict(hidden)

@@ -405,6 +405,32 @@ def test_a_folder_with_other_things_is_refused(tmp_path, call):
     assert [path.name for path in out.iterdir()] == ["thesis.tex"]
 
 
+def test_a_spec_beside_its_results_is_not_written_over(whole, tmp_path, call):
+    """It has comments; what a run leaves that was stopped before it began has none."""
+    spec = tmp_path / "study.toml"
+    spec.write_text(f"# mine\n{SMALL}")
+    code, _, err = call("study", "run", spec, "--out", tmp_path)
+    assert code == 2
+    assert "study.toml' is there already, and the study as it is run would be written over" in err
+    assert spec.read_text() == f"# mine\n{SMALL}"
+    spec.write_text((whole / "study.toml").read_text())
+    run(tmp_path)
+    assert results(tmp_path) == results(whole)
+
+
+def test_shards_are_not_exported_over(whole, tmp_path, call):
+    copy(whole, tmp_path / "out")
+    before = files(tmp_path / "out")
+    for place in (
+        next((tmp_path / "out" / "runs").glob("*.parquet")),
+        tmp_path / "out/traces/x.csv",
+    ):
+        code, _, err = call("study", "export", tmp_path / "out", place)
+        assert code == 2
+        assert "is among the study's own files" in err
+    assert files(tmp_path / "out") == before
+
+
 @pytest.mark.parametrize("place", ["out", "out/runs", "out/.lock"])
 def test_a_folder_that_cannot_be_written_is_one_line(whole, tmp_path, call, place):
     if place != "out":

@@ -414,3 +414,53 @@ def test_letters_of_several_bytes_may_lie_across_blocks(tmp_path):
     assert sorted(found.sum(axis=0)) == sorted(
         [sum(range(count)), sum(i % 3 for i in range(count))]
     )
+
+
+def test_what_a_mask_hides_is_missing(frame):
+    """NumPy takes the numbers behind a mask for values."""
+    X, y = frame[list("abcd")].to_numpy(), frame["y"].to_numpy()
+    hidden = np.ma.masked_array(X.copy(), mask=np.zeros(X.shape, dtype=bool))
+    hidden[3, 2], hidden[5, 0] = 1e9, np.nan
+    hidden[3, 2] = hidden[5, 0] = np.ma.masked
+    for source, target in ((hidden, y), (X, np.ma.masked_where(y == y[0], y))):
+        with pytest.raises(DataError, match=r"is nan; .* or say what to do"):
+            read_regression(source, target)
+    with pytest.raises(DataError, match=r"row 3 .* is nan"):
+        read_regression({"a": hidden[:, 2], "y": y}, "y")
+    without = np.delete(np.arange(len(X)), [3, 5])
+    dropped = read_regression(hidden, y, preparation=Preparation(missing="drop"))
+    assert np.array_equal(dropped.w_star, read_regression(X[without], y[without]).w_star)
+    nothing_hidden = read_regression(np.ma.masked_array(X), y)
+    assert np.array_equal(nothing_hidden.w_star, read_regression(X, y).w_star)
+    rows = [np.ma.masked_equal(row, row[0]) for row in X[:9]]
+    with pytest.raises(DataError, match=r"column 'x0', row 0 .* is nan"):
+        read_regression(rows, y[:9])
+
+
+def test_a_number_may_name_a_column_of_a_frame(frame):
+    numbered = frame[list("abcdy")].set_axis(range(5), axis=1)
+    expected = read_regression(frame[list("abcdy")], "y")
+    assert np.array_equal(read_regression(numbered, 4).w_star, expected.w_star)
+    with pytest.raises(DataError, match=r"y has shape \(\); .* or names of columns"):
+        read_regression(numbered, 7)
+
+
+def test_hints_are_of_use(tmp_path, frame):
+    """A target cannot be one-hot or dropped, and what is nested cannot be one-hot."""
+    (tmp_path / "text.csv").write_text("a,y\n1,low\n2,high\n")
+    nested = pa.table({"a": [[1.0], [2.0], [3.0]], "b": [1.0, 2.0, 3.0], "y": ["1", "2", "4"]})
+    pq.write_table(nested, tmp_path / "nested.parquet")
+    listed = frame.assign(a=[[1.0]] * len(frame))
+    one_hot = Preparation(one_hot="a")
+    for source, target, preparation, hint in (
+        (tmp_path / "text.csv", "y", Preparation(), "belongs; a target must be numbers"),
+        (tmp_path / "nested.parquet", "b", Preparation(), "not numbers; drop leaves it out"),
+        (tmp_path / "nested.parquet", "b", one_hot, "not text or numbers; drop leaves it out"),
+        (tmp_path / "nested.parquet", "y", Preparation(drop="a"), "; a target must be numbers"),
+        (listed, "y", one_hot, "not text or numbers; drop leaves it out"),
+        (frame.assign(a=1j), "y", Preparation(), "not numbers; drop leaves it out"),
+        (frame.assign(y="1"), "y", Preparation(), "not numbers; a target must be numbers"),
+        (pa.table({"a": [1.0], "y": [1.0]}), "y", Preparation(), "got Table .its to_pandas"),
+    ):
+        with pytest.raises(DataError, match=hint):
+            read_regression(source, target, preparation=preparation)

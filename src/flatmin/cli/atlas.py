@@ -48,7 +48,9 @@ def atlas(
     go round with a period, be chaotic or diverge."""
     from flatmin.data.regression import read_regression
     from flatmin.dynamics.atlas import atlases
+    from flatmin.dynamics.atlas_record import TABLE
 
+    table.spare("--out", out, [TABLE])
     found = atlases(
         table.read(read_regression),
         depth,

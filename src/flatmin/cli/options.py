@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -74,6 +75,18 @@ class Table:
         names = ("missing", "intercept", "standardise")
         settings: Any = {name: getattr(self, name) for name in names}
         return Preparation(drop=self.drop or (), one_hot=self.one_hot or (), **settings)
+
+    def spare(self, name: str, place: str | None, files: Iterable[str] = ("",)) -> None:
+        """Refuse to write over the table itself, and to a place without a name ("$OUT" of nothing);
+        `files` are those that are written if the place is a folder."""
+        if place is not None and not place.strip():
+            raise SettingError(f"{name} must name a place to write to, got {place!r}")
+        for path in [] if place is None else [Path(place, one) for one in files]:
+            with suppress(OSError):  # one of them is not there
+                if self.file is not None and path.samefile(self.file):
+                    raise SettingError(
+                        f"{name} would write over the table {self.file!r}; give another place"
+                    )
 
     def read(self, reader: Callable[..., Any]) -> Any:
         """What `read_regression` or `read_samples` makes of it; None without a FILE."""

@@ -49,6 +49,7 @@ def predict(
     json: options.Json = False,
 ) -> None:
     """How flat the minima can be, above which rate nothing settles, and a rate that works."""
+    table.spare("--certificate", certificate)
     path = None if figure is None else options.figure_path("--figure", figure)
     proof = None if certificate is None else options.file_path("--certificate", certificate)
 

@@ -99,7 +99,9 @@ def train(
     """Train one network, on a table or the paper's data, by gradient descent or another method."""
     from flatmin.data.samples import read_samples
     from flatmin.dynamics.settings import train_network
+    from flatmin.dynamics.training import FILES
 
+    table.spare("--out", out, FILES.values())
     report = train_network(
         table.read(read_samples),
         depth,

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from flatmin.core.checks import shown
+from flatmin.core.errors import SettingError
+
 Advance = Callable[[int], None]
 Progress = bool | Advance | None
 Show = Callable[..., None]
@@ -62,6 +65,8 @@ def advancing(progress: Progress, label: str, total: int) -> Iterator[Advance | 
     if callable(progress):
         yield progress
         return
+    if not isinstance(progress, bool | None):
+        raise SettingError(f"progress must be True, False or a function, got {shown(progress)}")
     with live_bar(bool(progress)) as show:
         if show is None:
             yield None

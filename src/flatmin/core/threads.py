@@ -12,14 +12,17 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import count, pairwise
 from threading import Event
 
-from flatmin.core.checks import whole_in
+from flatmin.core.checks import check_count, whole_in
 from flatmin.core.errors import SettingError
 
 MOST = 1024
 
 
-def thread_count() -> int:
-    """Threads to use: FLATMIN_THREADS if set, else the cores this process may run on."""
+def thread_count(asked: int | None = None) -> int:
+    """Threads to use: as many as are asked for, FLATMIN_THREADS if set, else the cores this process
+    may run on."""
+    if asked is not None:
+        return check_count("threads", asked, MOST)
     wanted = os.environ.get("FLATMIN_THREADS", "").strip()
     if wanted:
         number = whole_in(wanted)
@@ -51,7 +54,7 @@ def over_blocks(
 
     The first error of any thread is raised.
     """
-    ranges = block_ranges(blocks, threads or thread_count())
+    ranges = block_ranges(blocks, thread_count(threads))
     if len(ranges) == 1:
         work(*ranges[0])
         return

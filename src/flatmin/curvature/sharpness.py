@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from flatmin.core.arrays import Float, Yes
-from flatmin.core.checks import check_choice, check_count, check_positive
+from flatmin.core.arrays import Float, Yes, numbers
+from flatmin.core.checks import check_choice, check_count, check_positive, check_several
 from flatmin.core.errors import SettingError
 from flatmin.core.memory import check_memory
 from flatmin.core.seeds import generator
@@ -31,7 +31,7 @@ from flatmin.curvature.multivariate import MultivariateHessian, stand_in
 from flatmin.curvature.nonlinear import NonlinearHessian, working_bytes
 from flatmin.curvature.operators import Hessian, HessianOperator
 from flatmin.curvature.record import NONE, Sharpness, unproved
-from flatmin.data.samples import Problem
+from flatmin.data.samples import Problem, check_problem
 from flatmin.network.architecture import Architecture, Family
 from flatmin.network.ensemble import Ensemble
 from flatmin.theory.units import Units
@@ -103,7 +103,7 @@ def sharpness(
     tolerance = check_positive("tolerance", tolerance)
     max_products = check_count("max_products", max_products)
     ensemble, single = _as_ensemble(problem, weights, p)
-    first = None if start is None else np.atleast_2d(np.asarray(start, dtype=float))
+    first = None if start is None else np.atleast_2d(numbers("start", start))
     expected = (len(ensemble), ensemble.architecture.parameters)
     if first is not None and first.shape != expected:
         raise SettingError(f"start must have shape {expected}, got {first.shape}")
@@ -127,6 +127,7 @@ def minimiser_spectrum(problem: Problem, weights: Weights, p: ArrayLike | None =
     """All eigenvalues, ascending, of the d x d reduction: at a minimiser, the Hessian's non-zero
     spectrum (for several targets m d of them). One row per network for an Ensemble."""
     ensemble, single = _as_ensemble(problem, weights, p)
+    _check_range(problem, ensemble)
     values = hessian_at(problem, ensemble).spectrum()[0]
     result: Float = values[0] if single else values
     return result
@@ -142,6 +143,7 @@ def hessian(problem: Problem, weights: Weights, p: ArrayLike | None = None) -> H
     ((6, 6), (6, 6))
     """
     ensemble, _ = _as_ensemble(problem, weights, p)
+    _check_range(problem, ensemble)
     return HessianOperator(hessian_at(problem, ensemble), ensemble.architecture.parameters)
 
 
@@ -291,19 +293,29 @@ def _within_range(problem: Problem, ensemble: Ensemble) -> Yes:
     return np.asarray(np.isfinite(size) & (size < largest))
 
 
+def _check_range(problem: Problem, ensemble: Ensemble) -> None:
+    if not _within_range(problem, ensemble).all():
+        raise SettingError("weights must be finite, and their products within the range of numbers")
+
+
 def _as_ensemble(problem: Problem, weights: Weights, p: ArrayLike | None) -> tuple[Ensemble, bool]:
+    check_problem(problem)
     if isinstance(weights, Ensemble):
         if p is not None:
             raise SettingError("an Ensemble has its own output vector: leave p out")
         ensemble, single = weights, False
     else:
-        matrices = [np.atleast_2d(np.asarray(w, dtype=float)) for w in weights]
+        layers = check_several("weights", weights, "a list of matrices or an Ensemble")
+        matrices = [np.atleast_2d(numbers(f"W_{k}", w)) for k, w in enumerate(layers, start=1)]
         if not matrices:
             raise SettingError("weights must hold at least one matrix")
+        if any(w.ndim > 2 or not w.size for w in matrices):
+            shapes = ", ".join(str(w.shape) for w in matrices[:4])
+            raise SettingError(f"weights must be matrices, one per layer, got shapes {shapes}")
         widths = tuple(w.shape[0] for w in matrices)
         output: Any = (1.0,) if widths[-1] == 1 else None
         if p is not None:
-            output = tuple(np.asarray(p, dtype=float).ravel().tolist())
+            output = tuple(numbers("p", p).ravel().tolist())
         elif output is None and problem.targets == 1:
             raise SettingError(f"the last layer has {widths[-1]} rows: pass the output vector p")
         architecture = Architecture(matrices[0].shape[1], widths, output)

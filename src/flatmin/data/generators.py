@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from flatmin.core.arrays import Float
+from flatmin.core.arrays import Float, numbers
 from flatmin.core.checks import check_choice, check_count, check_nonnegative, check_positive
 from flatmin.core.errors import SettingError
 from flatmin.core.seeds import generator
@@ -80,7 +80,7 @@ def spectrum_samples(
     if eigenvalues is not None:
         if d is not None or condition_number is not None:
             raise SettingError("give either eigenvalues or d and condition_number, not both")
-        spectrum = np.asarray(eigenvalues, dtype=np.float64)
+        spectrum = numbers("eigenvalues", eigenvalues)
         if spectrum.ndim != 1 or not spectrum.size:
             raise SettingError(f"eigenvalues has shape {spectrum.shape}; expected a list")
         if not np.all((spectrum > 0) & (spectrum < LARGEST)):
@@ -133,7 +133,7 @@ def _coefficients(
         c[places[check_choice("alignment", alignment, places)]] = 1.0
         c = c * rng.choice([-1.0, 1.0], size=d)
     else:
-        c = np.asarray(alignment, dtype=np.float64)
+        c = numbers("alignment", alignment)
         if c.shape != (d,) or not np.all(np.isfinite(c)) or not np.any(c):
             raise SettingError(f"alignment must be {d} finite weights, not all zero")
         c = c / np.abs(c).max()

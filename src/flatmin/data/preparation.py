@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flatmin.core.arrays import Float, Yes
-from flatmin.core.checks import check_choice
+from flatmin.core.checks import check_choice, shown
 from flatmin.core.errors import DataError, SettingError
 from flatmin.data.columns import ColumnSummary, Tally
 from flatmin.data.tables.labels import MAX_CATEGORIES
@@ -63,13 +63,14 @@ class Preparation:
             if not isinstance(names, list | tuple) or not all(
                 isinstance(column, str) and column.strip() for column in names
             ):
-                raise SettingError(f"{name} must be names of columns, got {value!r}")
+                raise SettingError(f"{name} must be names of columns, got {shown(value)}")
             object.__setattr__(self, name, tuple(names))
         if self.missing is not None:
             check_choice("missing", self.missing, MISSING)
         for name in ("intercept", "standardise"):
             if not isinstance(getattr(self, name), bool):
-                raise SettingError(f"{name} must be true or false, got {getattr(self, name)!r}")
+                value = shown(getattr(self, name))
+                raise SettingError(f"{name} must be true or false, got {value}")
 
     @property
     def centres(self) -> bool:

@@ -29,14 +29,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flatmin.core.arrays import Float
+from flatmin.core.arrays import Float, numbers
+from flatmin.core.checks import check_kind
 from flatmin.core.errors import DataError, NothingToLearn, SettingError
 from flatmin.core.pages import Listing, Page, Remarks, number
 from flatmin.core.shown import Shown
 from flatmin.data.columns import ColumnSummary, Tally
 from flatmin.data.preparation import NOTHING, Preparation, Prepared, Scaled, scale_factor
 from flatmin.data.tables import Source, table_of
-from flatmin.data.tables.named import numbers
 from flatmin.data.tables.table import LARGEST, ROWS, Names, Table
 
 EPS = float(np.finfo(np.float64).eps)
@@ -109,6 +109,7 @@ class Regression(Shown):
     ) -> Regression:
         """The regression of y (n,) or (n, m) on X (n, d), whose columns `features` and `target`
         name; or whatever else `read_regression` takes."""
+        check_kind("preparation", preparation, Preparation)
         return _reduce(table_of(X, preparation.reading(y, features), target), preparation)
 
     def regression(self) -> Regression:
@@ -297,18 +298,24 @@ def _reduce(table: Table, preparation: Preparation) -> Regression:
 def _check_digits(
     source: str, features: Sequence[str], r_x: Float, rounding: float, rank: int
 ) -> None:
-    """Refuse columns that vanish next to others: the rank of the data is that of the columns over
-    their sizes, and rounding of the largest has swallowed what the smallest say."""
+    """Refuse columns that say something which vanishes next to others: the rank of the data is that
+    of the columns over their sizes, and rounding of the largest has swallowed what small ones say,
+    alone or by their differences."""
     sizes = np.abs(r_x).max(axis=0)
-    lost = (sizes > 0.0) & (sizes <= rounding * sizes.max())
-    if not lost.any():
+    if rank == min(r_x.shape) or not sizes.any():
         return
+    smallest = int(np.argmin(np.where(sizes > 0.0, sizes, np.inf)))
+    ratio = float(sizes[smallest] / sizes.max())
+    # Columns that are seen themselves, but not what tells them from others: ten times rounding, or
+    # columns of one size that are equal up to rounding would be on both sides of the line.
+    floor = rounding if ratio <= rounding else 10 * rounding
     alone = np.linalg.svd(r_x / np.where(sizes > 0.0, sizes, 1.0), compute_uv=False)
-    if np.count_nonzero(alone > rounding * alone[0]) > rank:
-        small, large = features[int(np.argmax(lost))], features[int(np.argmax(sizes))]
+    if np.count_nonzero(alone > floor * alone[0]) > rank:
+        small, large = features[smallest], features[int(np.argmax(sizes))]
+        what = "" if ratio <= rounding else "and what sets the small columns apart is "
         raise DataError(
-            f"{source}: the column {small!r} is {sizes[lost][0] / sizes.max():.0e} of {large!r} in "
-            "size, beyond the digits of numbers; standardise the columns or rescale them"
+            f"{source}: the column {small!r} is {ratio:.0e} of {large!r} in size, {what}beyond the "
+            "digits of numbers; standardise the columns or rescale them"
         )
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flatmin.core.arrays import Float
+from flatmin.core.arrays import Float, numbers
+from flatmin.core.checks import check_kind, kind_of
 from flatmin.core.errors import SettingError
 from flatmin.core.pages import Listing, Page, Remarks
 from flatmin.core.shown import Shown
@@ -18,7 +19,6 @@ from flatmin.data.columns import ColumnSummary, Tally
 from flatmin.data.preparation import NOTHING, Preparation, Prepared, scale_rows
 from flatmin.data.regression import Regression
 from flatmin.data.tables import Source, table_of
-from flatmin.data.tables.named import numbers
 from flatmin.data.tables.table import ROWS, Names, Table
 
 
@@ -67,6 +67,7 @@ class Samples(Shown):
         preparation: Preparation = NOTHING,
     ) -> Samples:
         """A copy of the rows, checked; the arguments are those of `Regression.from_arrays`."""
+        check_kind("preparation", preparation, Preparation)
         return _collect(table_of(X, preparation.reading(y, features), target), preparation)
 
     @property
@@ -104,6 +105,21 @@ class Samples(Shown):
 
 Problem = Regression | Samples
 """What networks are trained on; linear ones need no rows."""
+
+
+def check_problem(data: object) -> Problem:
+    """The data that a function was given, or a SettingError that says how they are made."""
+    if isinstance(data, Regression | Samples):
+        return data
+    raise SettingError(
+        "the data must be what flatmin.read_regression or read_samples returns, "
+        f"got {kind_of(data)}"
+    )
+
+
+def regression_of(data: object) -> Regression:
+    """What networks without activations need of data, which may be their rows."""
+    return check_problem(data).regression()
 
 
 def read_samples(

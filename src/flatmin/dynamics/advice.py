@@ -30,12 +30,12 @@ from typing import Any
 import numpy as np
 
 from flatmin.core.arrays import Float, Whole
-from flatmin.core.checks import check_positive
+from flatmin.core.checks import check_kind, check_nonnegative, check_positive
 from flatmin.core.pages import Listing, Page, Remarks, number
 from flatmin.core.progress import Advance, Progress, advancing
 from flatmin.core.shown import Shown
 from flatmin.core.statistics import share_interval
-from flatmin.data.samples import Problem
+from flatmin.data.samples import Problem, check_problem
 from flatmin.dynamics.backends import step_flops
 from flatmin.dynamics.descent import descend
 from flatmin.dynamics.endings import LEARNED_AT, State
@@ -114,7 +114,9 @@ def advise(
     >>> found.learned_share >= 0.99, found.learning_rate < predict(data, 3).critical_rate
     (True, True)
     """
-    work = check_positive("work", work)
+    check_problem(problem)
+    check_kind("architecture", architecture, Architecture)
+    work, scale = check_positive("work", work), check_nonnegative("scale", scale)
     with advancing(progress, label, int(work)) as advance:
         lab = _Laboratory(problem, architecture, init, scale, learned_at, seed, work, advance)
         try:

@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from flatmin.core.arrays import Float
-from flatmin.core.checks import check_count, check_depth
+from flatmin.core.arrays import Float, numbers
+from flatmin.core.checks import check_count, check_depth, check_nonnegative, check_several
 from flatmin.core.errors import SettingError
 from flatmin.core.progress import Progress, advancing
 from flatmin.core.seeds import generator
 from flatmin.data.regression import Regression
+from flatmin.data.samples import Problem, regression_of
 from flatmin.data.sets import paper_samples
 from flatmin.dynamics.atlas_record import Atlas, Atlases, Basins
 from flatmin.dynamics.orbits import Orbits, follow_orbits
@@ -40,7 +41,7 @@ BASIN_RATES = 36
 
 
 def atlases(
-    regression: Regression | None = None,
+    regression: Problem | None = None,
     depth: int | None = None,
     *,
     depths: Sequence[int] = (),
@@ -50,15 +51,16 @@ def atlases(
 
     `settings` are those of `atlas`.
     """
+    depths = [check_depth(one) for one in check_several("depths", depths, "a list of depths")]
     if depth is not None and depths:
         raise SettingError("depth and depths exclude each other: give one of them")
-    data = paper_samples("linear").regression() if regression is None else regression
-    chosen = depths or (DEPTH if depth is None else depth,)
+    data = paper_samples("linear") if regression is None else regression
+    chosen = depths or (check_depth(DEPTH if depth is None else depth),)
     return Atlases(depths=tuple(atlas(data, one, **settings) for one in sorted(set(chosen))))
 
 
 def atlas(
-    regression: Regression,
+    regression: Problem,
     depth: int,
     *,
     c: ArrayLike | None = None,
@@ -83,12 +85,14 @@ def atlas(
     >>> found.orbits.kind.tolist()
     ['settled', 'period 2', 'period 4']
     """
+    regression = regression_of(regression)
     depth, rates = check_depth(depth), _rates(RATES if c is None else c)
     if depth < 2:
         raise SettingError("depth must be at least 2: above the ceiling one layer diverges, got 1")
     if regression.targets != 1:
         raise SettingError(f"an atlas is for one target, got {regression.targets}")
     starts, steps = check_count("starts", starts), check_count("steps", steps)
+    runs = 0 if check_nonnegative("runs", runs) == 0.0 else check_count("runs", runs)
     least = minimal_sharpness(regression, depth).exact
     near = Architecture.mlp(regression.d, depth, width)
     near.check_size(starts * len(rates))
@@ -97,7 +101,7 @@ def atlas(
     if runs:
         network = architecture_for(init, regression, depth, width=width, seed=seed)
         scale = resolve_scale(scale, init, regression, network)
-        network.check_size(check_count("runs", runs) * min(len(rates), BASIN_RATES))
+        network.check_size(runs * min(len(rates), BASIN_RATES))
         addresses = [("basin", depth, i) for i in range(runs)]
         drawn = initialise(network, init, scale, seed, addresses, regression)
 
@@ -152,7 +156,7 @@ def work(c: Float, starts: int, steps: int, runs: int) -> int:
 
 
 def _rates(c: ArrayLike) -> Float:
-    rates = np.unique(np.asarray(c, dtype=float))
+    rates = np.unique(numbers("rates c", c))
     if not len(rates) or not np.all(np.isfinite(rates)) or rates[0] <= 0.0:
         raise SettingError("rates c must be positive numbers")
     return rates

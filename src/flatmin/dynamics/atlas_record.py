@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 # Outputs kept of every run in a table; rates that the table of basins tells, about.
 KEPT, TOLD = 128, 9
 
+TABLE = "atlas.parquet"
+
 
 class Basins(Shown):
     """Of `runs` from one initialisation: for every rate c, the share of each kind."""
@@ -188,6 +190,6 @@ class Atlases(Shown):
         written = [folder / f"depth-{one.depth}.png" for one in self.depths]
         for one, path in zip(self.depths, written, strict=True):
             save(one.plot(), path)
-        with writing(folder / "atlas.parquet") as temporary:
+        with writing(folder / TABLE) as temporary:
             pd.concat([one.table() for one in self.depths]).to_parquet(temporary, index=False)
-        return [*written, folder / "atlas.parquet"]
+        return [*written, folder / TABLE]

@@ -13,12 +13,11 @@ from typing import ClassVar, Unpack
 import numpy as np
 from numpy.typing import ArrayLike
 
-from flatmin.core.arrays import Float, Whole, Yes
-from flatmin.core.checks import check_count, check_positive
+from flatmin.core.arrays import Float, Whole, Yes, one_or_each
+from flatmin.core.checks import check_count, check_kind, check_positive
 from flatmin.core.errors import SettingError
 from flatmin.core.progress import advancing
-from flatmin.data.regression import Regression
-from flatmin.data.samples import Problem
+from flatmin.data.samples import Problem, regression_of
 from flatmin.dynamics.central_force import Middles
 from flatmin.dynamics.descent import Progress
 from flatmin.dynamics.endings import LEARNED_AT, check_share, flow_endings
@@ -78,10 +77,12 @@ class CentralFlow(Method):
         self, problem: Problem, ensemble: Ensemble, *, steps: ArrayLike, **options: Unpack[Options]
     ) -> Outcome:
         """Every network of an ensemble, to its end."""
-        total = int(np.broadcast_to(steps, len(ensemble)).sum())
+        count = len(check_kind("ensemble", ensemble, Ensemble))
+        limits = one_or_each("steps", steps, count).tolist()
+        total = sum(check_count("steps", limit) for limit in limits)
         with advancing(options.get("progress"), "central flow", total) as advance:
             return central_flow(
-                problem.regression(),
+                problem,
                 ensemble,
                 self.learning_rate,
                 steps,
@@ -94,7 +95,7 @@ class CentralFlow(Method):
 
 
 def central_flow(
-    regression: Regression,
+    regression: Problem,
     ensemble: Ensemble,
     learning_rate: ArrayLike,
     steps: ArrayLike,
@@ -121,17 +122,21 @@ def central_flow(
     >>> central_flow(data, start, 0.05, 2000)
     Outcome(networks=3, learned=3, settled=3)
     """
-    architecture, count = ensemble.architecture, len(ensemble)
+    regression = regression_of(regression)
+    count = len(check_kind("ensemble", ensemble, Ensemble))
+    architecture = ensemble.architecture
     if architecture.family is not Family.ONE_OUTPUT:
-        raise SettingError("central flow is for linear networks with one output")
+        raise SettingError("the central flow is for linear networks with one output")
     architecture.check_fits(regression)
     _check_order("order", order)
     if recording is not None:
-        recording.check_for(architecture)
-    rates = np.broadcast_to(np.asarray(learning_rate, dtype=float), (count,)).copy()
-    budget = np.broadcast_to(np.asarray(steps), (count,)).astype(np.int64)
-    check_positive("learning rate", float(rates.min()))
-    check_count("steps", int(budget.min()))
+        check_kind("recording", recording, Recording).check_for(architecture)
+    rates = one_or_each("learning_rate", learning_rate, count)
+    wanted = one_or_each("steps", steps, count)
+    for rate, most in zip(rates.tolist(), wanted.tolist(), strict=True):
+        check_positive("learning_rate", rate)
+        check_count("steps", most)
+    budget = wanted.astype(np.int64)
     if tolerance is None:
         tolerance = ARRIVED * units_of(regression, architecture).gradient
     tolerance = check_positive("tolerance", tolerance)

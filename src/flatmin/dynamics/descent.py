@@ -29,13 +29,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from flatmin.core.arrays import Float, Whole, Yes
-from flatmin.core.checks import check_choice, check_count, check_positive
+from flatmin.core.arrays import Float, Whole, Yes, numbers, one_or_each, plain_array
+from flatmin.core.checks import check_choice, check_count, check_kind, check_positive
 from flatmin.core.errors import SettingError
 from flatmin.core.progress import advancing
 from flatmin.core.threads import thread_count
 from flatmin.curvature import minimiser_spectrum, sharpness
-from flatmin.data.samples import Problem
+from flatmin.data.samples import Problem, check_problem
 from flatmin.dynamics import backends
 from flatmin.dynamics.endings import (
     LEARNED_AT,
@@ -97,7 +97,9 @@ def descend(
     >>> descend(data, start, learning_rate=0.05, steps=5000).count(State.SETTLED)
     10
     """
-    count, architecture = len(ensemble), ensemble.architecture
+    check_problem(problem)
+    count = len(check_kind("ensemble", ensemble, Ensemble))
+    architecture = ensemble.architecture
     rates = _per_network("learning_rate", learning_rate, count, check_positive)
     budget = _per_network(
         "steps", steps, count, lambda name, value: check_count(name, value, MAX_STEPS)
@@ -106,10 +108,10 @@ def descend(
     if recording is not None and precision != "float64":
         raise SettingError("recording needs precision 'float64', got 'float32'")
     if recording is not None:
-        recording.check_for(architecture)
+        check_kind("recording", recording, Recording).check_for(architecture)
     goal = check_share("learned_at", learned_at) * problem.regression().excess_at_zero
     state = _with_beside(ensemble.flat(), rule, beside)
-    all_steps, threads = float(budget.sum()), threads or thread_count()
+    all_steps, threads = float(budget.sum()), thread_count(threads)
     course = _Course(problem, architecture, rule, goal, precision, all_steps, threads)
     with advancing(progress, "descent", int(budget.sum())) as advance:
         outcome = course.run(
@@ -262,17 +264,14 @@ def _replaced(first: Outcome, again: Outcome, which: Yes) -> Outcome:
 def _with_beside(weights: Float, rule: Rule, beside: Float | None) -> Float:
     """Weights followed by what the rule keeps beside them."""
     shape = (len(weights), rule.copies * weights.shape[1])
-    if beside is None:
-        beside = np.zeros(shape)
+    beside = np.zeros(shape) if beside is None else numbers("beside", beside)
     if beside.shape != shape:
         raise SettingError(f"beside must have shape {shape}, got {beside.shape}")
     return np.hstack([weights, beside])
 
 
 def _per_network(name: str, values: ArrayLike, count: int, check: Any) -> Float:
-    array = np.asarray(values)
-    if array.ndim > 1 or (array.ndim == 1 and array.shape != (count,)):
-        raise SettingError(f"{name} must be one number or one per network ({count})")
-    for value in np.unique(np.atleast_1d(array)):
+    found = one_or_each(name, values, count)
+    for value in np.unique(plain_array(values)):
         check(name, value.item())
-    return np.broadcast_to(array.astype(float), (count,)).copy()
+    return found

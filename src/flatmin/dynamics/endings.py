@@ -40,7 +40,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flatmin.core.arrays import Float, Whole, Yes
-from flatmin.core.checks import check_positive
+from flatmin.core.checks import check_positive, shown
 from flatmin.core.errors import SettingError
 
 LEARNED_AT = 1e-3
@@ -63,7 +63,7 @@ def check_share(name: str, value: object) -> float:
     """A number between 0 and 1, or a SettingError."""
     share = check_positive(name, value)
     if share >= 1.0:
-        raise SettingError(f"{name} must lie between 0 and 1, got {value!r}")
+        raise SettingError(f"{name} must lie between 0 and 1, got {shown(value)}")
     return share
 
 

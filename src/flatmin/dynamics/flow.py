@@ -17,13 +17,14 @@ from threading import Event, Lock
 import numpy as np
 
 from flatmin.core.arrays import Float, Whole
-from flatmin.core.checks import check_count, check_positive
+from flatmin.core.checks import check_count, check_kind, check_positive, number_of, shown
 from flatmin.core.errors import SettingError
 from flatmin.core.memory import check_memory
 from flatmin.core.progress import advancing
 from flatmin.core.threads import over_blocks, over_each, thread_count
 from flatmin.curvature import sharpness
 from flatmin.data.regression import Regression
+from flatmin.data.samples import Problem, regression_of
 from flatmin.dynamics.descent import Progress
 from flatmin.dynamics.endings import LEARNED_AT, check_share, flow_endings
 from flatmin.dynamics.measures import (
@@ -63,7 +64,7 @@ INTEGRATORS = {
 
 
 def flow(
-    regression: Regression,
+    regression: Problem,
     ensemble: Ensemble,
     *,
     rtol: float = RTOL,
@@ -86,7 +87,8 @@ def flow(
     `time`, `drift` (of Lemma 1's invariants), `error` (the sum of local error estimates and of what
     steps round away) and `rejected`.
     """
-    architecture = ensemble.architecture
+    regression = regression_of(regression)
+    architecture = check_kind("ensemble", ensemble, Ensemble).architecture
     if architecture.family not in INTEGRATORS:
         raise SettingError(
             "gradient flow is for linear networks with one output or several, "
@@ -99,10 +101,11 @@ def flow(
         tolerance = ARRIVED * units.gradient / regression.condition_number
     tolerance = check_positive("tolerance", tolerance)
     atol = rtol * ATOL_SHARE * units.weight if atol is None else check_positive("atol", atol)
-    if not end > 0.0:
-        raise SettingError(f"end must be a positive time, got {end!r}")
+    time = number_of(end)
+    if time is None or not time > 0.0:
+        raise SettingError(f"end must be a positive time, got {shown(end)}")
     if recording is not None:
-        recording.check_for(architecture)
+        check_kind("recording", recording, Recording).check_for(architecture)
         if recording.most is not None and len(ensemble) > 1:
             raise SettingError("a recording with `most` entries is for one network")
     settled = below_saddles(regression, architecture)
@@ -110,7 +113,7 @@ def flow(
     most = float(check_count("max_steps", max_steps))
     rounding = rounding_of_risk(regression, architecture)
     settings = Settings(rtol, atol, tolerance, settled, rounding, most)
-    run = _Flow(regression, ensemble, settings, float(end), recording, threads or thread_count())
+    run = _Flow(regression, ensemble, settings, time, recording, thread_count(threads))
     with advancing(progress, "flow", int(max_steps) * len(ensemble)) as advance:
         run.finish(advance)
     return run.outcome(goal)

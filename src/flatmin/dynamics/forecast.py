@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from flatmin.core.checks import check_choice, check_positive
+from flatmin.core.checks import check_choice, check_depth, check_positive, check_several
 from flatmin.core.errors import SettingError
 from flatmin.core.pages import Listing, Page, Remarks, number
 from flatmin.core.progress import Progress
 from flatmin.core.shown import Shown
-from flatmin.data.regression import Regression
+from flatmin.data.samples import Problem, regression_of
 from flatmin.theory.prediction import Prediction, flattest_of, predict
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class Forecast(Shown):
 
 
 def forecast(
-    regression: Regression,
+    regression: Problem,
     depth: int | None = None,
     *,
     depths: Sequence[int] = (),
@@ -145,6 +145,9 @@ def forecast(
     True
     """
     check_choice("measure", measure, MEASURES)
+    regression = regression_of(regression)
+    depth = None if depth is None else check_depth(depth)
+    depths = [check_depth(one) for one in check_several("depths", depths, "a list of depths")]
     if depth is None and not depths:
         raise SettingError("depth is missing: the number of layers, such as 10")
     chosen = min(depths) if depth is None else depth

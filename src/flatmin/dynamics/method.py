@@ -18,11 +18,11 @@ from typing import Any, ClassVar, NamedTuple, Self, TypedDict, Unpack
 import numpy as np
 from numpy.typing import ArrayLike
 
-from flatmin.core.arrays import Float, Yes
-from flatmin.core.checks import check_positive
+from flatmin.core.arrays import Float, Yes, numbers
+from flatmin.core.checks import check_count, check_kind, check_positive
 from flatmin.core.errors import SettingError
 from flatmin.data.regression import Regression
-from flatmin.data.samples import Problem
+from flatmin.data.samples import Problem, regression_of
 from flatmin.dynamics.descent import Progress, descend
 from flatmin.dynamics.outcome import Outcome
 from flatmin.dynamics.recording import Recording
@@ -121,7 +121,8 @@ class Method:
         self, problem: Problem, ensemble: Ensemble, *, steps: ArrayLike, **options: Unpack[Options]
     ) -> Outcome:
         """Every network of an ensemble, to its end."""
-        rate = self.resolved(problem.regression(), ensemble.architecture).learning_rate
+        network = check_kind("ensemble", ensemble, Ensemble).architecture
+        rate = self.resolved(regression_of(problem), network).learning_rate
         return descend(problem, ensemble, rate, steps, rule=self.rule, **options)
 
 
@@ -167,5 +168,5 @@ class GradientFlow(Method):
         """Every network of an ensemble, to its end; all have one limit of steps."""
         from flatmin.dynamics.flow import flow  # with SciPy's integrators, half a second
 
-        most = int(np.max(steps))
-        return flow(problem.regression(), ensemble, rtol=self.rtol, max_steps=most, **options)
+        most = check_count("steps", max(numbers("steps", steps).ravel().tolist(), default=0))
+        return flow(problem, ensemble, rtol=self.rtol, max_steps=most, **options)

@@ -25,7 +25,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from flatmin.core.checks import number_of
+from flatmin.core.checks import number_of, shown
 from flatmin.core.errors import SettingError
 from flatmin.dynamics.method import GradientDescent, Own
 from flatmin.dynamics.rule import Rule
@@ -35,7 +35,7 @@ def check_momentum(name: str, value: object) -> float:
     """A number of at least 0 and below 1, or a SettingError that names it."""
     number = number_of(value)
     if number is None or isinstance(value, bool) or not 0.0 <= number < 1.0:
-        raise SettingError(f"{name} must be a number of at least 0 and below 1, got {value!r}")
+        raise SettingError(f"{name} must be a number of at least 0 and below 1, got {shown(value)}")
     return number
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flatmin.core.arrays import Float, Whole
-from flatmin.core.checks import check_choice, check_count
+from flatmin.core.checks import check_choice, check_count, check_several
 from flatmin.core.errors import SettingError
 from flatmin.core.shown import Shown
 from flatmin.dynamics.measures import LAYER_MEASURES
@@ -56,7 +56,7 @@ class Recording:
     def __post_init__(self) -> None:
         check_count("record every", self.every)
         check_count("sharpness_steps", self.sharpness_steps)
-        for name in self.quantities:
+        for name in check_several("quantities", self.quantities, "a list of names"):
             check_choice("recorded quantity", name, recordable())
 
     def check_for(self, architecture: Architecture) -> None:

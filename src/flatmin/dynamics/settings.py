@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from flatmin.core.checks import check_count
 from flatmin.core.errors import SettingError
 from flatmin.core.progress import Progress
 from flatmin.data.samples import Problem
@@ -54,6 +55,7 @@ def train_network(
     >>> run.learned, round(run.edge / run.minimal_sharpness, 12)
     (True, 2.0)
     """
+    steps = None if steps is None else check_count("steps", steps)
     name, own = asked_for(learning_rate, **choice)
     flow = METHODS[name].continuous
     data = paper_samples("linear") if problem is None else problem

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flatmin.core.checks import check_count, check_kind, check_nonnegative
 from flatmin.core.errors import SettingError
 from flatmin.core.files import make_directory, remove, writing
 from flatmin.core.pages import Listing, Page, Remarks, number
@@ -21,7 +22,7 @@ from flatmin.core.shown import Shown
 from flatmin.curvature import Sharpness, sharpness
 from flatmin.curvature.sharpness import in_lanes
 from flatmin.data.regression import Regression
-from flatmin.data.samples import Problem
+from flatmin.data.samples import Problem, regression_of
 from flatmin.dynamics.edge import EDGE_SHARE, midway, swinging
 from flatmin.dynamics.endings import LEARNED_AT, State, learned_note
 from flatmin.dynamics.method import WITHOUT_BIASES, Options
@@ -339,12 +340,15 @@ def train(
     >>> run.state, run.learned
     ('settled', True)
     """
+    regression, steps = regression_of(problem), check_count("steps", steps)
+    check_kind("architecture", architecture, Architecture)
+    scale = check_nonnegative("scale", scale)
+    record_every = None if record_every is None else check_count("record_every", record_every)
     if method is None and learning_rate is not None:
         method = GradientDescent(learning_rate)
     elif method is None or learning_rate is not None:
         raise SettingError("train takes either a method or the learning rate of gradient descent")
-    regression = problem.regression()
-    method = method.resolved(regression, architecture)
+    method = check_kind("method", method, Method).resolved(regression, architecture)
     initial = initialise(architecture, init, scale, seed, [("train",)], regression)
     every = record_every or max(1, 1 if method.continuous else steps // ENTRIES)
     few = record_every is None and wide(architecture, method)

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flatmin.core.checks import check_count
+from flatmin.core.checks import check_count, check_kind
 from flatmin.core.pages import Listing, Page, Remarks, number
 from flatmin.core.progress import Progress, advancing
 from flatmin.core.shown import Shown
 from flatmin.core.statistics import share_interval
-from flatmin.data.samples import Problem
+from flatmin.data.samples import Problem, regression_of
 from flatmin.dynamics.endings import LEARNED_AT, check_share
 from flatmin.dynamics.trial import trial
 from flatmin.network.architecture import Architecture
@@ -128,7 +128,8 @@ def rate_curve(
     """Measure the curve. `progress` is told 1 for each rate, of which MOST_RATES at most."""
     runs, steps = check_count("runs", runs), check_count("steps", steps)
     learned_at = check_share("learned_at", learned_at)
-    regression = problem.regression()
+    regression = regression_of(problem)
+    check_kind("architecture", architecture, Architecture)
     ceiling = predict(regression, architecture.depth, architecture.output_norm).critical_rate
     architecture.check_size(runs)
     addresses = [("rate curve", i) for i in range(runs)]

@@ -29,7 +29,7 @@ except ImportError as error:
         "flatmin.sklearn needs scikit-learn 1.6 or newer: install flatmin[sklearn]"
     ) from error
 
-from flatmin.core.arrays import Float
+from flatmin.core.arrays import Float, unmasked
 from flatmin.core.checks import check_choice, check_count, check_depth, check_nonnegative
 from flatmin.core.errors import NothingToLearn, SettingError
 from flatmin.data.regression import Regression
@@ -122,6 +122,7 @@ class DeepLinearRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def fit(self, X: Any, y: Any) -> Self:
         """Train the network on X (n, d) and y (n,) or (n, m)."""
         self._check_settings()
+        X, y = unmasked(X), unmasked(y)
         X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
         y = np.asarray(y, dtype=np.float64)
         inputs, outputs = X, y.reshape(len(y), -1)
@@ -139,7 +140,7 @@ class DeepLinearRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def predict(self, X: Any) -> Float:
         """The network's outputs, (n,) or (n, m) as the targets were."""
         check_is_fitted(self)
-        X = validate_data(self, X, dtype=np.float64, reset=False)
+        X = validate_data(self, unmasked(X), dtype=np.float64, reset=False)
         return np.asarray(X @ self.coef_.T + self.intercept_)
 
     def _check_settings(self) -> None:

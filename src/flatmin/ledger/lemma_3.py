@@ -231,5 +231,5 @@ def lemma_3(
                     advance(len(block))
 
     with advancing(progress, "random products", sum(one.draws for one in curves)) as advance:
-        over_each(work, len(longest_first), threads or thread_count())
+        over_each(work, len(longest_first), thread_count(threads))
     return curves

@@ -26,12 +26,19 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import ArrayLike
 
-from flatmin.core.arrays import Float
-from flatmin.core.checks import check_choice, check_count, check_depth, check_positive
+from flatmin.core.arrays import Float, numbers
+from flatmin.core.checks import (
+    check_choice,
+    check_count,
+    check_depth,
+    check_kind,
+    check_positive,
+    check_several,
+)
 from flatmin.core.errors import SettingError
 from flatmin.core.memory import check_memory
 from flatmin.core.seeds import generator
-from flatmin.data.samples import Problem, Samples
+from flatmin.data.samples import Problem, Samples, check_problem
 from flatmin.network.activations import ACTIVATIONS, Activation
 
 MAX_LAYERS = 10_000
@@ -58,6 +65,9 @@ class Architecture:
 
     def __post_init__(self) -> None:
         check_count("number of inputs", self.inputs)
+        for name in ("widths", "output") if self.output is not None else ("widths",):
+            value = tuple(check_several(name, getattr(self, name), "a list of numbers"))
+            object.__setattr__(self, name, value)
         check_depth(len(self.widths))
         for k, width in enumerate(self.widths, start=1):
             check_count(f"width of layer {k}", width)
@@ -67,8 +77,10 @@ class Architecture:
                     f"output vector p must have the last layer's width {self.widths[-1]}, "
                     f"got length {len(self.output)}"
                 )
-            check_positive("norm of the output vector p", np.linalg.norm(self.output))
+            size = np.linalg.norm(numbers("the output vector p", self.output))
+            check_positive("norm of the output vector p", size)
         check_choice("activation", self.activation_name, ACTIVATIONS)
+        check_kind("biases", self.biases, bool)
         if self.output is None and not self.linear:
             raise SettingError(f"a network of several outputs must be linear, got {self.beyond}")
 
@@ -89,7 +101,7 @@ class Architecture:
     @classmethod
     def residual(cls, inputs: int, depth: int, p: ArrayLike) -> Architecture:
         """Square layers and a fixed output vector p."""
-        vector = tuple(np.asarray(p, dtype=float).ravel().tolist())
+        vector = tuple(numbers("p", p).ravel().tolist())
         return cls(inputs, (inputs,) * check_depth(depth), vector)
 
     @classmethod
@@ -182,6 +194,7 @@ class Architecture:
 
     def check_fits(self, problem: Problem) -> None:
         """Refuse data with other numbers of features or targets, or without rows it needs."""
+        check_problem(problem)
         if self.inputs != problem.d:
             raise SettingError(
                 f"the network takes {self.inputs} inputs but the data have {problem.d}"
@@ -211,11 +224,12 @@ class Architecture:
 
     def join(self, layers: Sequence[ArrayLike]) -> Float:
         """Flat parameters `[..., P]` from the layers; biases that are not given are 0."""
+        layers = check_several("the weights", layers, "a list of matrices")
         if len(layers) != self.depth:
             raise SettingError(f"expected {self.depth} weight matrices, got {len(layers)}")
         arrays = []
         for k, (layer, shape) in enumerate(zip(layers, self.shapes, strict=True), start=1):
-            array, full = np.asarray(layer, dtype=float), (shape[0], shape[1] + self.biases)
+            array, full = numbers(f"W_{k}", layer), (shape[0], shape[1] + self.biases)
             if self.biases and array.shape[-2:] == shape:
                 array = np.concatenate([array, np.zeros_like(array[..., :1])], axis=-1)
             if array.shape[-2:] != full:

@@ -9,7 +9,8 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flatmin.core.arrays import Float
+from flatmin.core.arrays import Float, numbers
+from flatmin.core.checks import check_kind, check_several
 from flatmin.core.errors import SettingError
 from flatmin.network.architecture import Architecture
 
@@ -77,7 +78,8 @@ class Ensemble:
         dtype: Any = np.float64,
     ) -> Ensemble:
         """From flat parameters `[network, P]`."""
-        flat = np.asarray(flat, dtype=dtype)
+        check_kind("architecture", architecture, Architecture)
+        flat = np.asarray(numbers("flat weights", flat), dtype=dtype)
         if flat.ndim != 2 or flat.shape[1] != architecture.parameters:
             raise SettingError(
                 f"flat weights must have shape (networks, {architecture.parameters}), "
@@ -92,7 +94,9 @@ class Ensemble:
         cls, architecture: Architecture, networks: Sequence[Sequence[ArrayLike]]
     ) -> Ensemble:
         """From a list of networks, each a list of its matrices W_1..W_L."""
-        return cls.from_flat(architecture, [architecture.join(matrices) for matrices in networks])
+        check_kind("architecture", architecture, Architecture)
+        several = check_several("networks", networks, "lists of matrices, one per network")
+        return cls.from_flat(architecture, [architecture.join(matrices) for matrices in several])
 
     def flat(self) -> Float:
         """Weights as `[network, P]`."""

@@ -34,15 +34,25 @@ from functools import partial
 
 import numpy as np
 
-from flatmin.core.arrays import Float
-from flatmin.core.checks import check_choice, check_count, check_nonnegative
+from flatmin.core.arrays import Float, one_or_each
+from flatmin.core.checks import (
+    check_choice,
+    check_count,
+    check_kind,
+    check_nonnegative,
+    check_several,
+    number_of,
+    shown,
+)
 from flatmin.core.errors import SettingError
 from flatmin.core.seeds import Coordinate, generator
 from flatmin.data.generators import orthonormal
 from flatmin.data.regression import Regression
-from flatmin.data.samples import Problem
+from flatmin.data.samples import Problem, check_problem, regression_of
+from flatmin.network.activations import ACTIVATIONS
 from flatmin.network.architecture import Architecture, residual_output_vector
 from flatmin.network.ensemble import Ensemble
+from flatmin.theory.minimal_sharpness import minimal_sharpness
 from flatmin.theory.minimisers import flattest_minimiser, minimiser_of_sharpness
 from flatmin.theory.units import Units
 
@@ -148,6 +158,10 @@ def architecture_for(
     Residual initialisation wants square layers and an output vector, p or one drawn from the seed;
     the others a perceptron with hidden layers of one width, the number of features unless given.
     """
+    check_problem(problem)
+    check_choice("init", init, INITIALISATIONS)
+    check_choice("activation", activation, ACTIVATIONS)
+    check_kind("biases", biases, bool)
     if problem.targets > 1:
         network = Architecture.multivariate(problem.d, depth, problem.targets, width)
         return replace(network, activation_name=activation, biases=biases)
@@ -171,13 +185,12 @@ def resolve_scale(
     0.5
     """
     factor, natural, rest = str(scale).partition("natural")
-    try:
-        value = float(factor or "1") if natural and not rest else float(scale)
-    except ValueError:
+    value = number_of((factor or "1") if natural and not rest else scale)
+    if value is None:
         raise SettingError(
             "scale must be a number, or a multiple of the size that the data ask for such as "
-            f"0.5natural, got {scale!r}"
-        ) from None
+            f"0.5natural, got {shown(scale)}"
+        )
     value = check_nonnegative("scale", value)
     if natural and init in ("residual", "minimiser"):
         raise SettingError(f"scale must be a number with init {init!r}, got {scale!r}")
@@ -204,14 +217,18 @@ def initialise(
     >>> initialise(Architecture.mlp(inputs=3, depth=2), "gaussian", 0.1, seed=0, networks=10)
     Ensemble(networks=10, inputs=3, widths=(3, 1))
     """
+    check_kind("architecture", architecture, Architecture)
+    regression = None if regression is None else regression_of(regression)
     if (addresses is None) == (networks is None):
         raise SettingError("initialise takes either networks, their number, or their addresses")
+    if addresses is not None:
+        addresses = check_several("addresses", addresses, "a list of tuples, one per network")
     count = check_count("networks", networks) if addresses is None else len(addresses)
     architecture.check_size(count)
     if addresses is None:
         addresses = [(i,) for i in range(count)]
     check_choice("init", init, INITIALISATIONS)
-    scales = np.broadcast_to(np.asarray(scale, dtype=float), (len(addresses),))
+    scales = one_or_each("scale", scale, count)
     for value in scales:
         check_nonnegative("scale", value.item())
     with np.errstate(over="ignore"):
@@ -243,6 +260,12 @@ def _draw(
     if regression is None:
         raise SettingError(f"init {init!r} starts at a minimiser and needs the data")
     if init == "minimiser":
+        least = minimal_sharpness(regression, architecture.depth, architecture.output_norm).exact
+        if scale < least * (1.0 - 1e-12):
+            raise SettingError(
+                f"scale is the sharpness with init 'minimiser', at least S_min = {least:.6g} at "
+                f"depth {architecture.depth}, got {scale:g}"
+            )
         return minimiser_of_sharpness(regression, architecture, scale, random)
     start = flattest_minimiser(regression, architecture, random)
     noise = gaussian(architecture, scale, random)

@@ -61,7 +61,7 @@ class _Pilot:
 
 def estimate(study: Study, threads: int | None = None) -> Estimate:
     """Runs, steps, seconds, memory and disk of a study; takes a few seconds itself."""
-    workers = threads or thread_count()
+    workers = thread_count(threads)
     shards = plan(study)
     cost: dict[Group, float] = {}
     members: dict[Group, list[Stretch]] = {}

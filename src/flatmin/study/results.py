@@ -11,6 +11,7 @@ from flatmin.core.files import make_directory, writing
 from flatmin.core.pages import Listing, Page, Remarks
 from flatmin.core.shown import Shown
 from flatmin.study.export import write_csv, write_parquet
+from flatmin.study.shard_files import RUNS, TRACES
 from flatmin.study.store import Store
 from flatmin.study.summary import (
     Facets,
@@ -134,6 +135,11 @@ class Results(Shown):
         suffix = place.suffix.lower()
         if suffix not in (".csv", ".parquet"):
             raise SettingError(f"the file must end in .csv or .parquet, got {str(path)!r}")
+        for folder in (RUNS, TRACES):
+            if place.resolve().is_relative_to((self.directory / folder).resolve()):
+                raise SettingError(
+                    f"{str(path)!r} is among the study's own files; give another place"
+                )
         stream = self.store.traces() if traces else self.store.rows()
         make_directory(place.parent)
         with writing(place) as temporary:

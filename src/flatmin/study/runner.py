@@ -178,7 +178,7 @@ def run_study(
 
                 begun = cluster_pool(study, workers, scheduler, store)
             else:
-                begun = _thread_pool(study, len(todo), threads or thread_count(), course.report)
+                begun = _thread_pool(study, len(todo), thread_count(threads), course.report)
             with begun as pool:
                 started = time.perf_counter()
                 for shard, result in _completed(pool, todo):

@@ -20,7 +20,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Container, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
@@ -130,6 +130,7 @@ class Store:
         if os.path.lexists(directory / IDENTITY):
             check_same(directory, text, say)
         else:
+            _refuse_other_spec(directory / _SPEC, study.to_toml())
             _write(directory / _SPEC, study.to_toml().encode())
             identity: dict[str, Any] = {"study": text, "sha256": hash_of(text)}
             identity |= {"versions": versions(), "runs": study.runs}
@@ -335,6 +336,18 @@ def _put_aside(path: Path) -> Path:
     names = (path.with_name(f".{path.name}.{number}.broken") for number in count(1))
     with telling(f"{str(path)!r} cannot be put aside"):
         return path.rename(next(aside for aside in names if not os.path.lexists(aside)))
+
+
+def _refuse_other_spec(path: Path, text: str) -> None:
+    """A file in the place of the spec is somebody's own, with its comments, unless a run that was
+    stopped at once left it."""
+    with suppress(SettingError):
+        if not os.path.lexists(path) or (not path.is_symlink() and read_text(path) == text):
+            return
+    raise SettingError(
+        f"{str(path)!r} is there already, and the study as it is run would be written over it: "
+        "give a new folder"
+    )
 
 
 def _refuse_other_folders(directory: Path) -> None:

@@ -53,7 +53,7 @@ from flatmin.core.errors import DataError, FlatminError
 from flatmin.core.files import read_text, writing
 from flatmin.core.pages import Page, Remarks
 from flatmin.core.shown import Shown
-from flatmin.data.regression import Regression
+from flatmin.data.samples import Problem, regression_of
 from flatmin.theory.minimal_sharpness import minimal_sharpness
 from flatmin.theory.units import nth_root
 
@@ -176,7 +176,7 @@ class Certificate(Shown):
             temporary.write_text(json.dumps(content) + "\n")
 
 
-def certify(regression: Regression, depth: int, output_norm: float = 1.0) -> Certificate:
+def certify(regression: Problem, depth: int, output_norm: float = 1.0) -> Certificate:
     """S_min between two numbers that are proved.
 
     >>> from flatmin.data.generators import gaussian_samples
@@ -185,6 +185,7 @@ def certify(regression: Regression, depth: int, output_norm: float = 1.0) -> Cer
     >>> found.verify(), abs(minimal_sharpness(data, 4).exact / found.lower - 1) < 1e-12
     (True, True)
     """
+    regression, depth = regression_of(regression), check_depth(depth)
     t = minimal_sharpness(regression, depth, output_norm).t
     null = regression.d - regression.rank
     factor = (regression.eigenvectors[:, null:] * np.sqrt(regression.eigenvalues[null:])).T

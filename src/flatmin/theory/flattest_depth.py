@@ -22,6 +22,7 @@ import numpy as np
 
 from flatmin.core.checks import MAX_DEPTH, check_depth
 from flatmin.data.regression import Regression
+from flatmin.data.samples import Problem, regression_of
 from flatmin.theory.minimal_sharpness import check_output_norm, minimal_sharpness
 
 
@@ -42,9 +43,7 @@ def switching_norm(regression: Regression, depth: int, output_norm: float = 1.0)
     return norm * float(np.exp(0.5 * depth * (depth + 1) * log_ratio))
 
 
-def flattest_depth(
-    regression: Regression, output_norm: float = 1.0, largest: int = MAX_DEPTH
-) -> int:
+def flattest_depth(regression: Problem, output_norm: float = 1.0, largest: int = MAX_DEPTH) -> int:
     """The depth L, from 1 to `largest`, with the smallest S_min; of equal ones the smallest L.
 
     S_min is convex in L (see the module), so the answer is the first depth after which
@@ -56,7 +55,7 @@ def flattest_depth(
     >>> flattest_depth(small)  # 2 ln(1/|w*|)
     7
     """
-    largest = check_depth(largest)
+    regression, largest = regression_of(regression), check_depth(largest)
     log_p = np.log(check_output_norm(regression, output_norm))
     log_w = np.log(regression.w_star_norm)
     # S_min is t_0 times what it is for |w*| = |p| = 1; in logarithms no depth overflows.

@@ -54,6 +54,7 @@ from flatmin.core.checks import check_depth, check_positive
 from flatmin.core.errors import SettingError
 from flatmin.core.shown import Shown
 from flatmin.data.regression import Regression
+from flatmin.data.samples import Problem, regression_of
 from flatmin.theory.roots import root
 from flatmin.theory.units import nth_root
 
@@ -126,7 +127,7 @@ def corollary_2_bound(regression: Regression, depth: int) -> float:
 
 
 def minimal_sharpness(
-    regression: Regression, depth: int, output_norm: float = 1.0
+    regression: Problem, depth: int, output_norm: float = 1.0
 ) -> MinimalSharpness:
     """S_min exactly, with the paper's bounds.
 
@@ -135,7 +136,7 @@ def minimal_sharpness(
     >>> round(minimal_sharpness(white, depth=6).exact / white.w_star_norm ** (2 - 2 / 6), 12)
     12.0
     """
-    depth = check_depth(depth)
+    regression, depth = regression_of(regression), check_depth(depth)
     t_0 = balanced_scale(regression, depth, output_norm)
     largest = regression.largest_eigenvalue
     if depth == 1:

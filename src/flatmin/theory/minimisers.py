@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flatmin.core.arrays import Float
-from flatmin.core.checks import check_positive
+from flatmin.core.checks import check_kind, check_positive
 from flatmin.core.errors import SettingError
 from flatmin.data.regression import Regression
+from flatmin.data.samples import Problem, regression_of
 from flatmin.theory.minimal_sharpness import minimal_sharpness
 from flatmin.theory.roots import root
 from flatmin.theory.units import nth_root
@@ -35,13 +36,14 @@ if TYPE_CHECKING:
 
 
 def flattest_minimiser(
-    regression: Regression, architecture: Architecture, generator: np.random.Generator | None = None
+    regression: Problem, architecture: Architecture, generator: np.random.Generator | None = None
 ) -> list[Float]:
     """Weights W_1..W_L of a minimiser whose sharpness is exactly S_min.
 
     |b_k| runs in geometric progression from sqrt(t) to |p|. The inner unit vectors e_k, or frames
     O_k with several outputs, are free: the first axes by default, random if a generator is given.
     """
+    regression = _checked(regression, architecture, generator)
     norm = architecture.output_norm
     if architecture.output is None:
         return _several(regression, architecture, generator)
@@ -50,7 +52,7 @@ def flattest_minimiser(
 
 
 def minimiser_of_sharpness(
-    regression: Regression,
+    regression: Problem,
     architecture: Architecture,
     sharpness: float,
     generator: np.random.Generator | None = None,
@@ -60,7 +62,7 @@ def minimiser_of_sharpness(
     From the flattest minimiser, divide W_1 by C >= 1 and multiply W_2 by C: the network computes
     the same function, |b_1| grows by C, and the sharpness grows continuously to infinity.
     """
-
+    regression = _checked(regression, architecture, generator)
     target = check_positive("sharpness", sharpness)
     depth, norm = architecture.depth, architecture.output_norm
     least = minimal_sharpness(regression, depth, norm)
@@ -86,6 +88,18 @@ def minimiser_of_sharpness(
     factors = np.ones(depth - 1)
     factors[0] = np.exp(log_c)
     return _chain(regression, architecture, least.t * np.exp(2.0 * log_c), factors, generator)
+
+
+def _checked(data: Problem, architecture: Architecture, generator: object) -> Regression:
+    """The data, if they and the rest are what they should be."""
+    from flatmin.network.architecture import Architecture
+
+    regression = regression_of(data)
+    if check_kind("architecture", architecture, Architecture).linear:
+        architecture.check_fits(regression)
+    if generator is not None:
+        check_kind("generator", generator, np.random.Generator)
+    return regression
 
 
 def product_rank(regression: Regression) -> int:

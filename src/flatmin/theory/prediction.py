@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from flatmin.core.checks import check_depth, check_positive, number_in, number_of
+from flatmin.core.checks import check_depth, check_positive, number_in, number_of, shown
 from flatmin.core.errors import SettingError
 from flatmin.core.pages import Listing, Page, Remarks, number
 from flatmin.core.shown import Shown
 from flatmin.data.regression import Regression
+from flatmin.data.samples import Problem, regression_of
 from flatmin.theory.flattest_depth import flattest_depth
 from flatmin.theory.minimal_sharpness import (
     CONVENTION,
@@ -170,7 +171,7 @@ class Prediction(Shown):
         return notes
 
 
-def predict(regression: Regression, depth: int, output_norm: float = 1.0) -> Prediction:
+def predict(regression: Problem, depth: int, output_norm: float = 1.0) -> Prediction:
     """Everything the theory says for a depth and |p|, without training.
 
     >>> from flatmin.data.generators import gaussian_samples
@@ -178,6 +179,7 @@ def predict(regression: Regression, depth: int, output_norm: float = 1.0) -> Pre
     >>> prediction.minimal.lower <= prediction.exact <= prediction.small_init_sharpness
     True
     """
+    regression = regression_of(regression)
     depth, norm = check_depth(depth), check_positive("output_norm", output_norm)
     one = regression.targets == 1
     return Prediction(
@@ -204,7 +206,7 @@ def check_rate(rate: object) -> tuple[float, bool]:
     if value is None or not 0.0 < value < float("inf"):
         raise SettingError(
             "learning_rate must be a positive number, or a multiple of the critical one such as "
-            f"0.5critical, got {rate!r}"
+            f"0.5critical, got {shown(rate)}"
         )
     return check_positive("learning_rate", value), bool(multiple)
 

@@ -10,18 +10,20 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from flatmin.core.arrays import numbers, plain_array
+from flatmin.core.checks import kind_of
 from flatmin.core.errors import DataError
 from flatmin.data.tables.named import (
     array_table,
     frame_table,
     load_npz,
     named_arrays_table,
-    numbers,
 )
 from flatmin.data.tables.parquet import parquet_table
 from flatmin.data.tables.source import place_of
@@ -43,6 +45,9 @@ def table_of(source: Any, reading: Reading, names: Names | None = None) -> Table
         isinstance(target, list | tuple) and all(isinstance(name, str) for name in target)
     )
     is_frame = hasattr(source, "columns") and hasattr(source, "iloc")
+    if is_frame and isinstance(target, Integral) and target in source.columns:  # a label, no values
+        target, named = str(target), True
+        reading = replace(reading, target=target)
     if is_frame and named:
         return frame_table(source, reading)
     if is_frame:
@@ -58,6 +63,12 @@ def table_of(source: Any, reading: Reading, names: Names | None = None) -> Table
             raise DataError("target must be the name of an array in the dictionary, or several")
         arrays = {str(name): _plain(values) for name, values in source.items()}
         return named_arrays_table("the dictionary", arrays, reading)
+    if named and not isinstance(source, np.ndarray | list | tuple):
+        hint = " (its to_pandas() makes a frame)" if hasattr(source, "to_pandas") else ""
+        raise DataError(
+            f"a table is a path, a pandas frame or a dictionary of arrays, got {kind_of(source)}"
+            f"{hint}"
+        )
     if named:
         raise DataError(
             f"the target {target!r} is a name, but columns of an array have none; expected y itself"
@@ -67,9 +78,11 @@ def table_of(source: Any, reading: Reading, names: Names | None = None) -> Table
 
 def _columns_of(y: Any) -> dict[str, Any]:
     """The columns of y by their names, or y (y0, y1, ... if several) if they have none."""
-    if hasattr(y, "columns"):
+    if hasattr(y, "columns") and hasattr(y, "iloc"):
         return {str(name): y.iloc[:, j].to_numpy() for j, name in enumerate(y.columns)}
     values, name = numbers("y", y), getattr(y, "name", None)
+    if values.ndim not in (1, 2):
+        raise DataError(f"y has shape {values.shape}; expected (n,) or (n, m), or names of columns")
     if values.ndim == 1:
         return {"y" if name is None else str(name): values}
     return {f"y{j}": column for j, column in enumerate(values.T)}
@@ -77,7 +90,7 @@ def _columns_of(y: Any) -> dict[str, Any]:
 
 def _plain(values: Any) -> Any:
     """An array; of text if it holds nothing but text."""
-    array = np.asarray(values)
+    array = plain_array(values)
     if array.dtype == object and all(isinstance(value, str) for value in array.flat):
         return array.astype(str)
     return array

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from flatmin.core.arrays import Float
+from flatmin.core.arrays import Float, numbers
+from flatmin.core.checks import check_several, shown
 from flatmin.core.errors import DataError, FlatminError
 from flatmin.core.memory import check_memory
 from flatmin.data.tables.source import Place
 from flatmin.data.tables.table import (
+    DROP_HINT,
     ROWS,
-    TEXT_HINT,
     Names,
     Reading,
     Table,
@@ -44,14 +45,21 @@ def frame_table(frame: pd.DataFrame, reading: Reading) -> Table:
     for name, column in columns.items():
         numbers = is_numeric_dtype(column.dtype) and not is_complex_dtype(column.dtype)
         if not numbers and name not in labels:
+            hint = choice.hint(name, not is_complex_dtype(column.dtype))
             raise DataError(
-                f"the frame: column {name!r} is of type {column.dtype}, not numbers; {TEXT_HINT}"
+                f"the frame: column {name!r} is of type {column.dtype}, not numbers; {hint}"
             )
 
     def numbers_of(name: str, start: int) -> Float:
         part = columns[name].iloc[start : start + ROWS]
         if name in labels:
-            places, values = factorize(part)
+            try:
+                places, values = factorize(part)
+            except TypeError:  # lists, dictionaries: what cannot be compared
+                raise DataError(
+                    f"the frame: column {name!r} holds values that are not text or numbers; "
+                    f"{DROP_HINT}"
+                ) from None
             return labels[name].encode(list(values), places)
         return part.to_numpy(dtype=np.float64, na_value=np.nan)
 
@@ -81,8 +89,10 @@ def named_arrays_table(
     for name in (*choice.targets, *choice.features):
         array = by_name[name]
         if array.dtype.kind not in ("biufU" if name in labels else "biuf"):
-            hint = f"; {TEXT_HINT}" if array.dtype.kind == "U" else ""
-            raise DataError(f"{source}: array {name!r} is of type {array.dtype}, not numbers{hint}")
+            hint = choice.hint(name, array.dtype.kind == "U")
+            raise DataError(
+                f"{source}: array {name!r} is of type {array.dtype}, not numbers; {hint}"
+            )
         if array.shape != (length,):
             raise DataError(
                 f"{source}: array {name!r} has shape {array.shape}; expected the length {length} "
@@ -103,17 +113,6 @@ def named_arrays_table(
     return checked(source, choice, blocks)
 
 
-def numbers(name: str, values: npt.ArrayLike) -> Float:
-    try:
-        array = np.asarray(values)
-    except ValueError:
-        raise DataError(f"{name} has rows of unequal length; expected an array") from None
-    if array.dtype.kind not in "biuf":
-        raise DataError(f"{name} is of type {array.dtype}; expected real numbers")
-    with np.errstate(over="ignore"):
-        return np.asarray(array, dtype=np.float64)
-
-
 def column_names(
     pair: tuple[Float, Float], features: Names | None, target: Names | None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -130,7 +129,13 @@ def column_names(
         target = "y" if m == 1 else [f"y{k}" for k in range(m)]
     if features is None:
         features = [f"x{j}" for j in range(d)]
-    chosen, wanted = ((x,) if isinstance(x, str) else tuple(x) for x in (features, target))
+    chosen, wanted = (
+        (given,) if isinstance(given, str) else tuple(check_several(argument, given, "names"))
+        for argument, given in (("features", features), ("target", target))
+    )
+    for name in (*chosen, *wanted):
+        if not isinstance(name, str):
+            raise DataError(f"the name of a column must be text, got {shown(name)}")
     for argument, given, count in (("features", chosen, d), ("target", wanted, m)):
         if len(given) != count:
             raise DataError(f"{argument} has {len(given)} names; expected {count}, one per column")

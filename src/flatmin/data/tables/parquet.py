@@ -9,8 +9,8 @@ from flatmin.core.arrays import Float
 from flatmin.core.errors import DataError, FlatminError
 from flatmin.data.tables.source import Place
 from flatmin.data.tables.table import (
+    DROP_HINT,
     ROWS,
-    TEXT_HINT,
     Reading,
     Table,
     checked,
@@ -35,13 +35,17 @@ def parquet_table(place: Place, reading: Reading) -> Table:
     labels = choice.labels
     for name in choice.names:
         kind = schema.field(name).type
+        nested = pa.types.is_nested(kind) and not pa.types.is_dictionary(kind)
         tests = (pa.types.is_floating, pa.types.is_integer, pa.types.is_boolean)
         if name not in labels and not (
             any(test(kind) for test in tests) or pa.types.is_decimal(kind)
         ):
-            raise DataError(f"{path}: column {name!r} is of type {kind}, not numbers; {TEXT_HINT}")
-        if name in labels and pa.types.is_nested(kind) and not pa.types.is_dictionary(kind):
-            raise DataError(f"{path}: column {name!r} is of type {kind}, not text or numbers")
+            hint = choice.hint(name, not nested)
+            raise DataError(f"{path}: column {name!r} is of type {kind}, not numbers; {hint}")
+        if name in labels and nested:
+            raise DataError(
+                f"{path}: column {name!r} is of type {kind}, not text or numbers; {DROP_HINT}"
+            )
 
     def blocks() -> Iterator[Float]:
         order = list(choice.names)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from flatmin.core.arrays import Float
+from flatmin.core.checks import check_several, shown
 from flatmin.core.errors import DataError
 from flatmin.data.tables.labels import Labels
 
@@ -26,7 +27,7 @@ ROWS = 8192  # rows handled at a time: fast in cache, small in memory
 
 # What the messages on values that are no numbers suggest.
 MISSING_HINT = 'or say what to do: missing = "drop" or "mean"'
-TEXT_HINT = "one_hot makes columns of it, drop leaves it out"
+TEXT_HINT, DROP_HINT = "one_hot makes columns of it, drop leaves it out", "drop leaves it out"
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,12 @@ class Choice:
     def names(self) -> tuple[str, ...]:
         """Features, then targets."""
         return (*self.features, *self.targets)
+
+    def hint(self, name: str, categories: bool = True) -> str:
+        """What can be done about a column that holds no numbers, but perhaps `categories`."""
+        if name in self.targets:
+            return "a target must be numbers"
+        return TEXT_HINT if categories else DROP_HINT
 
 
 @dataclass(frozen=True)
@@ -105,9 +112,10 @@ def choose_columns(
 
     def expand(argument: str, asked: Names) -> tuple[str, ...]:
         found: list[str] = []
-        for name in (asked,) if isinstance(asked, str) else asked:
+        several = "the name of a column or a list of names"
+        for name in [asked] if isinstance(asked, str) else check_several(argument, asked, several):
             if not isinstance(name, str):
-                raise DataError(f"{argument} {name!r} is not a name; expected text")
+                raise DataError(f"{argument} {shown(name)} is not a name; expected text")
             found.extend(columns(argument, name))
         if len(set(found)) < len(found):
             name = Counter(found).most_common(1)[0][0]

@@ -19,7 +19,6 @@ from flatmin.data.tables.source import Place
 from flatmin.data.tables.table import (
     LARGEST,
     MISSING_HINT,
-    TEXT_HINT,
     Choice,
     Reading,
     Table,
@@ -276,7 +275,9 @@ def _row_problem(text: _Text, row: Sequence[str]) -> str | None:
         elif cell.lower() in ("na", "n/a", "null", "none"):
             return f"{where}the value is missing ({cell}); every row needs one, {MISSING_HINT}"
         elif not _is_number(cell):
-            return f"{where}{_short(cell)} where a number belongs; {TEXT_HINT}"
+            return (
+                f"{where}{_short(cell)} where a number belongs; {text.choice.hint(text.names[j])}"
+            )
         elif not abs(float(cell)) <= LARGEST:
             return f"{where}the value is {complaint(float(cell))}"
     return None
