@@ -146,8 +146,7 @@ def _measured(problem: Problem, ensemble: Ensemble) -> list[Sharpness]:
 
     Compiled lanes do not see their neighbours. Elsewhere `sharpness` treats an ensemble as a whole
     and may choose another road for it, so that each network is measured alone; but those on few
-    rows several at once, which takes a third of the time, where none of them went on from where
-    its search had ended.
+    rows several at once, which takes a third of the time, where all of them ended their search.
     """
     architecture, networks = ensemble.architecture, len(ensemble)
     together = max(networks, 1) if in_lanes(architecture) else 1
@@ -156,8 +155,8 @@ def _measured(problem: Problem, ensemble: Ensemble) -> list[Sharpness]:
 
     def measured(some: Ensemble) -> list[Sharpness]:
         found = sharpness(problem, some, tolerance=SHARPNESS_TOLERANCE)
-        ended = np.all(found.residual <= SHARPNESS_TOLERANCE * found.value)
-        if ended or len(some) == 1 or in_lanes(architecture):
+        ended = found.converged & (found.residual <= SHARPNESS_TOLERANCE * found.value)
+        if ended.all() or len(some) == 1 or in_lanes(architecture):
             return [found]
         return [one for i in range(len(some)) for one in measured(some[[i]])]
 
