@@ -319,3 +319,20 @@ def test_the_table_is_not_written_over(monkeypatch, capsys, tmp_path):
         assert code == 2
         assert f"--out would write over the table {str(table)!r}" in err
         assert table.read_bytes() == content
+
+
+@pytest.mark.parametrize("module", ["typer", "flatmin.cli.study", "flatmin.cli.surroundings"])
+def test_an_interrupt_while_the_command_is_imported_is_one_line(module):
+    """On a busy machine that takes seconds, and Ctrl-C comes early where a mistake is seen."""
+    code = (
+        "import os, signal, sys\n"
+        "class Interrupted:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {module!r}:\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupted())\n"
+        "sys.argv = ['flatmin', '--version']\n"
+        "from flatmin.cli import main\n"
+        "main()\n"
+    )
+    assert run([sys.executable, "-c", code]) == (130, "", "flatmin: stopped\n")

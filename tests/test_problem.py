@@ -429,3 +429,15 @@ def test_a_difference_that_vanishes_next_to_another_column_is_refused():
     for difference in 10.0 ** np.linspace(-16, -12, 60):
         X[:, 2] = X[:, 1] * (1.0 + difference * rng.standard_normal(200))
         assert Regression.from_arrays(X, y).rank in (2, 3)
+
+
+def test_memory_of_a_wide_table_is_asked_for_before_it_is_taken(monkeypatch):
+    """Sigma of 100,000 columns has 80 GB, whatever the number of rows."""
+    monkeypatch.setattr("flatmin.core.memory.available_bytes", lambda: 1 << 20)
+    X = np.random.default_rng(0).standard_normal((3, 300))
+    with pytest.raises(SettingError, match=r"a regression of 301 columns would need .* of memory"):
+        Regression.from_arrays(X, X[:, 0])
+    few = Regression.from_arrays(X[:, :20], X[:, 0])
+    assert few.rank == 3
+    assert few.sigma == pytest.approx(X[:, :20].T @ X[:, :20] / 3, abs=1e-13)
+    assert few.sigma_root @ few.sigma_root == pytest.approx(few.sigma, abs=1e-13)

@@ -6,8 +6,6 @@ The public names below are loaded when first used, so that `import flatmin` and 
 
 from __future__ import annotations
 
-import ast
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -71,26 +69,34 @@ if TYPE_CHECKING:
     from flatmin.theory.prediction import Prediction as Prediction
     from flatmin.theory.prediction import predict as predict
 
-# Where each of them is: what is imported above for those who check types.
-_HOMES = {
-    name.name: str(node.module)
-    for node in ast.walk(ast.parse(Path(__file__).read_text(encoding="utf-8")))
-    if isinstance(node, ast.ImportFrom) and str(node.module).startswith("flatmin.")
-    for name in node.names
-}
 
-__all__ = [*_HOMES, "__version__"]
+def _homes() -> dict[str, str]:
+    """Where each of them is: what is imported above for those who check types."""
+    import ast
+    from pathlib import Path
+
+    return {
+        name.name: str(node.module)
+        for node in ast.walk(ast.parse(Path(__file__).read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("flatmin.")
+        for name in node.names
+    }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'flatmin' has no attribute {name!r}")
-    from importlib import import_module
+    value: Any
+    homes = _homes()
+    if name == "__all__":
+        value = [*homes, "__version__"]
+    elif name in homes:
+        from importlib import import_module
 
-    value = getattr(import_module(_HOMES[name]), name)
+        value = getattr(import_module(homes[name]), name)
+    else:
+        raise AttributeError(f"module 'flatmin' has no attribute {name!r}")
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return list(__all__)
+    return [*__getattr__("__all__")]

@@ -7,12 +7,20 @@ command has ended.
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 AGAIN_SECONDS = 5.0
+
+
+def leave_at_once(number: int, frame: Any) -> None:
+    """What Ctrl-C does before there is anything to stop: imports may swallow an exception."""
+    with suppress(OSError):
+        os.write(2, b"flatmin: stopped\n")
+    os._exit(130)
 
 
 @contextmanager
@@ -22,7 +30,7 @@ def interruptible() -> Iterator[Callable[[], bool]]:
     Where interrupts are ignored or handled by someone else, nothing changes.
     """
     pressed = False
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    if signal.getsignal(signal.SIGINT) not in (signal.default_int_handler, leave_at_once):
         yield lambda: False
         return
 

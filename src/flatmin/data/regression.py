@@ -32,6 +32,7 @@ import numpy.typing as npt
 from flatmin.core.arrays import Float, numbers
 from flatmin.core.checks import check_kind
 from flatmin.core.errors import DataError, NothingToLearn, SettingError
+from flatmin.core.memory import check_memory
 from flatmin.core.pages import Listing, Page, Remarks, number
 from flatmin.core.shown import Shown
 from flatmin.data.columns import ColumnSummary, Tally
@@ -161,7 +162,9 @@ class Regression(Shown):
     @cached_property
     def sigma_root(self) -> Float:
         """Sigma^{1/2}, symmetric."""
-        root = (self.eigenvectors * np.sqrt(self.eigenvalues)) @ self.eigenvectors.T
+        kept = slice(self.d - self.rank, None)
+        root = self.eigenvectors[:, kept] * np.sqrt(self.eigenvalues[kept])
+        root = root @ self.eigenvectors[:, kept].T
         return _frozen((root + root.T) / 2)
 
     @cached_property
@@ -283,6 +286,8 @@ def _reduce(table: Table, preparation: Preparation) -> Regression:
     ready = Prepared(table, preparation)
     columns = len(ready.features) + len(ready.targets)
     tally = Tally()
+    # Sigma and its eigenvectors, with what it takes to compute them.
+    check_memory(f"{ready.source}: a regression of {columns} columns", 5.0 * 8.0 * columns**2)
     shift: Float = np.zeros(columns)
     factor: Float = np.empty((0, columns + preparation.centres))
     for block in _regroup(ready.blocks(), columns):
@@ -360,7 +365,8 @@ def _solve(table: Prepared, n: int, scaled: Scaled) -> Regression:
     eigenvalues = np.zeros(d)
     eigenvalues[d - rank :] = np.square(scale[:rank])[::-1]
     eigenvectors = np.ascontiguousarray(vt[::-1].T)
-    sigma = (eigenvectors * eigenvalues) @ eigenvectors.T
+    kept = eigenvectors[:, d - rank :]  # of a wide table a few
+    sigma = (kept * eigenvalues[d - rank :]) @ kept.T
     return Regression(
         n=n,
         d=d,

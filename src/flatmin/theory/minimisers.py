@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flatmin.core.arrays import Float
-from flatmin.core.checks import check_kind, check_positive
+from flatmin.core.checks import check_kind, check_positive, kind_of
 from flatmin.core.errors import SettingError
 from flatmin.data.regression import Regression
 from flatmin.data.samples import Problem, regression_of
@@ -92,10 +92,12 @@ def minimiser_of_sharpness(
 
 def _checked(data: Problem, architecture: Architecture, generator: object) -> Regression:
     """The data, if they and the rest are what they should be."""
-    from flatmin.network.architecture import Architecture
-
     regression = regression_of(data)
-    if check_kind("architecture", architecture, Architecture).linear:
+    if not hasattr(architecture, "check_fits"):  # networks are a room above
+        raise SettingError(
+            f"architecture must be of type Architecture, got {kind_of(architecture)}"
+        )
+    if architecture.linear:
         architecture.check_fits(regression)
     if generator is not None:
         check_kind("generator", generator, np.random.Generator)
