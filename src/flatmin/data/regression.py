@@ -231,6 +231,16 @@ class Regression(Shown):
         if "columns_means" in arrays:
             parts = {f.name: value(f"columns_{f.name}", True) for f in fields(ColumnSummary)}
             content["columns"] = ColumnSummary(**parts)
+        d, sizes = content["d"], [content[name] for name in ("n", "d", "rank")]
+        shapes = [(d, d), (d, *np.shape(content["w_star"])[1:2]), np.shape(content["eigenvalues"])]
+        wanted = dict(zip(("sigma", "w_star", "eigenvalues"), shapes, strict=True))
+        wanted["eigenvectors"] = (d, *shapes[2][:1])
+        for name, shape in wanted.items():
+            array = np.asarray(content[name])
+            if not array.ndim or array.shape != shape or array.dtype.kind != "f":
+                raise ValueError(f"its {name} is not that of a regression")
+        if any(type(size) is not int for size in sizes) or type(content["risk_min"]) is not float:
+            raise ValueError("its sizes are not those of a regression")
         return cls(**content)
 
 

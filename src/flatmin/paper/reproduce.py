@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from threading import Event
+from threading import Event, Semaphore
 from typing import Any
 
 from flatmin.core.checks import check_choice
 from flatmin.core.figures import save
 from flatmin.core.files import make_directory
+from flatmin.core.threads import thread_count
 from flatmin.paper.report import Report, Section
 from flatmin.paper.shipped import PRESETS, shipped_study
 from flatmin.paper.tables import Item, StudyTables, Tables
@@ -69,7 +70,7 @@ def _run(
     tables: dict[str, StudyTables] = {}
     seconds: dict[str, float] = {}
     drawn: dict[str, Future[Section]] = {}
-    given_up, told = Event(), Event()
+    given_up, told, slots = Event(), Event(), Semaphore(thread_count())
 
     def run(name: str) -> tuple[StudyTables, float]:
         begin = time.perf_counter()
@@ -81,7 +82,7 @@ def _run(
             if told.is_set() or not quiet:
                 say(name, status)
 
-        run_study(shipped_study(name, preset), place, progress=tell)
+        run_study(shipped_study(name, preset), place, progress=tell, slots=slots)
         store = Store.open(place)
         found = StudyTables(store.read_rows().to_pandas(), store.read_traces().to_pandas())
         return found, time.perf_counter() - begin
