@@ -213,9 +213,8 @@ class Rounds:
         rows = rows[: where.stop - where.start, :, : len(members)]
         columns = SHARPNESS_COLUMNS if rows.shape[1] == SHARP else (*COLUMNS, *SHARPNESS_COLUMNS)
         # Neighbours are copied as they are.
-        place: slice | Whole = slice(members[0], members[0] + len(members))
-        if not np.array_equal(members, np.arange(place.start, place.stop)):
-            place = members
+        beside = np.array_equal(members, members[0] + np.arange(len(members)))
+        place = slice(members[0], members[0] + len(members)) if beside else members
         for row, name in zip(rows.transpose(1, 0, 2), columns, strict=False):
             if name in values:
                 values[name][where, place] = np.sqrt(row) if "gradient" in name else row
