@@ -15,7 +15,7 @@ from flatmin.dynamics import backends
 from flatmin.dynamics.descent import descend
 from flatmin.dynamics.recording import Recording
 from flatmin.lanes.layout import Held, linear
-from flatmin.lanes.sweeps import Nodes, dimension, rise, sweep, weigh
+from flatmin.lanes.sweeps import Nodes, begin, dimension, rise, sweep, weigh
 from flatmin.lanes.vectors import splat, vectors
 from flatmin.network.architecture import Architecture
 from flatmin.network.ensemble import aligned
@@ -91,6 +91,58 @@ def test_a_product_is_that_of_the_hessian(architecture: Architecture, hold: bool
         np.testing.assert_allclose(hessian.weights_of(out.T)[i], wanted, **close)
         squares = np.array([v @ v, v @ wanted, wanted @ wanted]) / 2.0
         np.testing.assert_allclose(layers[4 * depth :, i], squares, rtol=1e-11)
+
+
+@njit
+def first(lanes, weights, network, form, ab, layers, y, x, out):  # type: ignore[no-untyped-def]
+    """`begin` with H divided by 2."""
+    size, depth = network.layout.nodes[-1], len(network.layout.widths) - 1
+    w, a, of = vectors(lanes, weights), vectors(lanes, ab), vectors(lanes, layers)
+    nodes = Nodes(
+        a, a[size:], a[2 * size :], splat(lanes, 0.5), of, of[depth:], of[2 * depth :],
+        of[3 * depth :],
+    )  # fmt: skip
+    found = begin(
+        w, network, nodes, vectors(lanes, y), vectors(lanes, x), vectors(lanes, out), form
+    )
+    for i in range(3):
+        vectors(lanes, layers)[4 * depth + i] = found[i]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "hold"), [*((one, False) for one in NETWORKS), (SQUARE, True)], ids=str
+)
+def test_the_first_product_finds_its_x(architecture: Architecture, hold: bool) -> None:
+    """Of H q/2 - q nothing but y is left."""
+    samples, rng, n = gaussian_samples(9, architecture.inputs, seed=1), np.random.default_rng(2), 4
+    data, flat = samples.regression(), rng.standard_normal((n, architecture.parameters))
+    widths = (architecture.inputs, *architecture.widths)
+    network = linear(widths, architecture.p, data.sigma, data.w_star)
+    hessian, size, depth = LinearHessian(data, architecture, flat), sum(widths), architecture.depth
+    ab, layers, y, x, out, w = (
+        aligned((rows, n)) for rows in (3 * size, 4 * depth + 3, size, size, size, flat.shape[1])
+    )
+    w[:], y[: size - widths[-1]] = flat.T, rng.standard_normal((size - widths[-1], n))
+    ab[: widths[0]] = hessian._a[0].T
+    ab[size : 2 * size] = np.hstack(hessian._b).T
+    form = Held((0.0,) * widths[0], (0.0,) * widths[-1]) if hold else None
+    arrays = (one.ravel() for one in (ab, layers, y, x, out))
+    first((0.0,) * n, w.ravel(), network, form, *arrays)
+    given, left = [], []
+    for k, at in enumerate(network.layout.nodes[:depth]):
+        above = network.layout.nodes[k + 1]
+        given.append(y[at:above])
+        left.append(out[at:above])
+        if k + 1 < depth:
+            given.append(x[above : network.layout.nodes[k + 2]])
+            left.append(np.zeros_like(given[-1]))
+    vector, rest = (hessian.weights_of(np.vstack(some).T) for some in (given, left))
+    for i, v in enumerate(vector):
+        wanted = dense(samples, architecture, flat[i]) @ v / 2.0 - v
+        close = {"rtol": 1e-11, "atol": 1e-11 * np.abs(v).max()}
+        np.testing.assert_allclose(rest[i], wanted, **close)
+        squares = np.array([v @ v, v @ wanted, wanted @ wanted]) / 2.0
+        np.testing.assert_allclose(layers[4 * depth :, i], squares, rtol=1e-10)
 
 
 @pytest.mark.parametrize("architecture", NETWORKS, ids=str)

@@ -112,12 +112,7 @@ class Rounds:
     def finish(self, threads: int, progress: Progress | None) -> None:
         """Rounds until every run has ended."""
         if self._recording is not None:
-            packed = self._pack(threads)
-            for block in range(len(packed.weights)):
-                rows = self._backend.trace(packed, block, 0, 0, 1, 0, self._recording)
-                self._keep(packed, block, 0, rows)
-                self._measure_layers(block)
-            self._note(packed)
+            self._first_entries(self._pack(threads), threads, self._recording)
         rounds = iter(_ROUNDS)
         length, going = next(rounds), np.count_nonzero(self._going)
         while going:
@@ -130,6 +125,17 @@ class Rounds:
         if progress is not None:
             # Steps that early ends have saved count as done.
             progress(int(self.left.sum()))
+
+    def _first_entries(self, packed: Packed, threads: int, recording: Recording) -> None:
+        """Entries of the first weights."""
+
+        def work(block: int, cancelled: Event) -> None:
+            rows = self._backend.trace(packed, block, 0, 0, 1, 0, recording)
+            self._keep(packed, block, 0, rows)
+            self._measure_layers(block)
+
+        over_each(work, len(packed.weights), threads)
+        self._note(packed)
 
     def _round(self, length: int, threads: int, progress: Progress | None) -> None:
         """Advance every run still going by `length` steps, rounded up to whole entries."""
@@ -207,9 +213,8 @@ class Rounds:
         rows = rows[: where.stop - where.start, :, : len(members)]
         columns = SHARPNESS_COLUMNS if rows.shape[1] == SHARP else (*COLUMNS, *SHARPNESS_COLUMNS)
         # Neighbours are copied as they are.
-        place: slice | Whole = slice(members[0], members[0] + len(members))
-        if not np.array_equal(members, np.arange(place.start, place.stop)):
-            place = members
+        beside = np.array_equal(members, members[0] + np.arange(len(members)))
+        place = slice(members[0], members[0] + len(members)) if beside else members
         for row, name in zip(rows.transpose(1, 0, 2), columns, strict=False):
             if name in values:
                 values[name][where, place] = np.sqrt(row) if "gradient" in name else row

@@ -60,9 +60,8 @@ helper = _of_types_only()
 """For larger parts of a kernel."""
 
 borrower = _of_types_only(_nrt=False)
-"""For parts, with all that they call, that neither make arrays nor return any: their owners are not
-counted. A count is taken by the whole machine at once; where a step counts a dozen, half of the
-time of two threads is waiting."""
+"""For parts that, with all they call, neither make arrays nor return any: the owners of arrays are
+not counted in them. Each count stops the processor until all it wrote before is in memory."""
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,9 +7,10 @@ last `window` steps of the stride: at the edge of stability all of them may alte
 step, which a value per stride would not show. All but the sharpness is at hand in the next step.
 Nothing here touches the weights, so recording does not change a trajectory.
 
-A start vector that follows one eigenvector does not notice when another overtakes it. So at every
-PROBE_EVERY-th measurement a fixed random vector is added to the start. That finds others, but does
-not prove that there are none: what is recorded is a value with its residual, without an interval.
+A start vector that follows one eigenvector does not notice when another overtakes it. So a fixed
+random vector is added to the start at every PROBE_EVERY-th measurement if a layer has changed by a
+hundredth since the last time, and now and then if none has. That finds others, but does not prove
+that there are none: what is recorded is a value with its residual, without an interval.
 """
 # mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False, disallow-untyped-calls=False
 
@@ -53,7 +54,8 @@ def in_tiles(size):
     return -(-size // TILE) * TILE
 
 
-CHANGES, NUMBERS = 3, 14
+CHANGES, NUMBERS = 3, 15
+"""What is kept to foresee an eigenvector: changes, and numbers beside."""
 
 
 def followed(nodes: int) -> int:

@@ -207,8 +207,9 @@ def _descend_block(
                 if momentum is not None:
                     pace = pace / (1.0 - momentum[0])
                 value, residual, products = follow(
-                    lanes, w, network, a, b, form, spectrum, vectors(lanes, states), turn, pace, room
-                )
+                    lanes, w, network, a, b, form, spectrum, vectors(lanes, states), turn, pace,
+                    room,
+                )  # fmt: skip
                 first = of_window == 0
                 low = smaller(value, splat(lanes, np.inf) if first else low)
                 high = larger(value, splat(lanes, -np.inf) if first else high)
@@ -224,7 +225,8 @@ def _descend_block(
                 square, apart = gradient_square(a, b, network.layout), dot(error, error, d)
                 put_entry(row, extremes, excess, apart, square, whole)
             if spectrum is not None and rows.shape[1] != PLAIN:
-                put_sharpness(row[PLAIN if watched else 0 :], value, residual, spent, low, high, whole)
+                begins = PLAIN if watched else 0
+                put_sharpness(row[begins:], value, residual, spent, low, high, whole)
             entry, due, before = entry + 1, due + every, left
         elif watched and step > 0:
             widen(extremes, excess)

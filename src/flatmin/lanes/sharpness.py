@@ -36,10 +36,10 @@ from flatmin.lanes.vectors import absolute, all_lanes, fma, root, splat, vectors
 
 # The residual at which a round ends, and the least share that rounding leaves of a difference.
 _LOOSE, _ROUNDING = 1e-7, 1e-15
-# Of the fit of a vector's course: the part of unity that keeps it solvable, the largest factor.
+# Of the fit of a vector's course: the part of unity that keeps it solvable, what there is of no
+# course in a vector, of the tolerance, and the largest factor.
 _RIDGE, _NOISE, _LARGEST = 1e-12, 0.3, 50.0
-# A layer that changed by this share since the last probe may have let another eigenvector overtake;
-# so many turns are looked at as well.
+# Where a layer has changed by this share since the last probe, and every so many turns.
 _STIRRED, _SELDOM = 1e-2, 128
 # Up to so many products a round may end after each, then after every second.
 _EACH = 4
@@ -313,6 +313,7 @@ def follow(lanes, w, network, a, b, form, spectrum, state, turn, pace, room):
     own, across, square = begin(w, network, nodes_of, ahead, side, apart, form)
     if (turn + 1) % PROBE_EVERY == 0:
         numbers[13] = fma(PROBE_EVERY * pace, scale * _stir(w, network, alpha, beta), stirred)
+        numbers[14] = chain(state, state, size)
     per = inverse_or_zero(own)
     along = per * across
     told = along * along
@@ -340,7 +341,7 @@ def follow(lanes, w, network, a, b, form, spectrum, state, turn, pace, room):
         # a vector has two signs
         part = where(done | ~(chain(ahead, state, size) < 0.0), 1.0, -1.0)
         more = splat(lanes, 0.0)
-    whole = by_0 = by_1 = by_2 = by_3 = splat(lanes, 0.0)
+    by_0 = by_1 = by_2 = by_3 = splat(lanes, 0.0)
     less = splat(lanes, -1.0)
     for e in range(0, size, TILE):
         new = outer(take(apart[e:], TILE, 1), more, scaled(part, take(ahead[e:], TILE, 1)))
@@ -348,7 +349,6 @@ def follow(lanes, w, network, a, b, form, spectrum, state, turn, pace, room):
         if begins:
             change = scaled(splat(lanes, 0.0), change)
         one, two = take(d_1[e:], TILE, 1), take(d_2[e:], TILE, 1)
-        whole = inner(new, new, whole)
         by_0 = inner(change, change, by_0)
         by_1 = inner(change, one, by_1)
         by_2 = inner(change, two, by_2)
@@ -358,7 +358,7 @@ def follow(lanes, w, network, a, b, form, spectrum, state, turn, pace, room):
         put(ahead[e:], 1, outer(two, i, outer(one, h, outer(change, g, new))))
     if spectrum.steady:
         noise = _NOISE * spectrum.tolerance
-        g, h, i = _course((by_1, by_2, by_3), take(known, 6, 1), noise * noise * whole)
+        g, h, i = _course((by_1, by_2, by_3), take(known, 6, 1), noise * noise * numbers[14])
         put(factors, 1, (_within(g, _LARGEST), _within(h, _LARGEST), _within(i, _LARGEST)))
         put(known, 1, (by_0, by_1, by_2, known[0], known[1], known[3]))
     value_here = where(value > 0.0, value, 1.0)
@@ -385,8 +385,8 @@ def _of_block(
         q[i] = start[i] if i < dimension(network.layout) else splat(lanes, 0.0)
     nothing = splat(lanes, 0.0)
     result = largest_eigenvalue(
-        w, network, a, b, None, nothing, nothing > 0.0, False, (nothing, nothing, nothing), 0.0, tolerance, max_products, basis,
-        vectors(lanes, room),
+        w, network, a, b, None, nothing, nothing > 0.0, False, (nothing, nothing, nothing), 0.0,
+        tolerance, max_products, basis, vectors(lanes, room),
     )  # fmt: skip
     for i in range(dimension(network.layout)):
         start[i] = q[i]

@@ -11,6 +11,8 @@ alpha_k = |a_k|^2 then <V, V'> = sum_k alpha_k x.x' + beta_k y.y', and H V is
 No unit vectors are needed: where a_k is rounding noise, as at the end of training, x_k has no
 weight, but stays put.
 
+H V has x_k of y alone. So of an eigenvector x_k follows from y_k and the eigenvalue (`begin`).
+
 Coordinates lie as y_1, x_1, y_2, x_2, .., y_L. H is divided by a scale, about its largest
 eigenvalue, and so are alpha_k, beta_k and with them all <V, V'>: so no power of H leaves the range
 of numbers. Small square layers are swept in registers, as in `held`, with the same bits.

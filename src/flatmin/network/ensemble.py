@@ -40,9 +40,9 @@ def aligned(shape: tuple[int, ...], dtype: Any = np.float64) -> NDArray[Any]:
 def laid_out(flat: NDArray[Any], lanes: int, apart: bool = False) -> NDArray[Any]:
     """Rows `[network, number]` as `[block, number, lane]`, the last block padded with zeros.
 
-    If `apart`, blocks have a page of zeros at their ends. Threads that write to a line in turns wait
-    for each other, also where it was only fetched ahead of its use, which ends with a page (the
-    sharpness at every step of two threads, d = 5, L = 10: 2.1 instead of 2.9 us a step).
+    If `apart`, blocks have a page of zeros at their ends. Threads that write to a line in turns
+    wait for each other, also where one only fetched it ahead of its use, which ends with a page
+    (sharpness at every step by two threads, d = 5, L = 10: 2.1 instead of 2.9 us a step).
     """
     blocks, numbers, page = -(-len(flat) // lanes), flat.shape[1], 4096 // flat.itemsize
     if apart and numbers:
