@@ -31,11 +31,13 @@ ON_REQUEST = {
     "advice": "advice:advice",
     "lab": "lab:lab",
     "probes": "probes:probes",
+    "probe-memory": "probe_memory:probe_memory",
     "monitor": "monitor:monitor",
     "instructions": "instructions:instructions",
 }
 """Cases that are not about speed against rivals, which run only when they are named."""
-ALONE = {"probes", "monitor", "lab", "instructions"}  # with rivals of their own, or none
+ALONE = {"probes", "probe-memory", "monitor", "lab", "instructions"}
+"""Those with rivals of their own, or none."""
 
 
 def run(

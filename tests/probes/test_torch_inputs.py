@@ -97,6 +97,30 @@ def test_batches():
     refused(SettingError, "batches must be .* got int", model, LOSS, 3)
 
 
+def test_outputs_and_batches_that_are_no_pairs():
+    model, (x, y) = plain()
+
+    class Named(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = model
+
+        def forward(self, x):
+            return {"logits": self.inner(x)}
+
+    loss = lambda out, target: LOSS(out["logits"], target)  # noqa: E731
+    found = probes.sharpness(Named(), loss, (x, y)).value
+    assert found == pytest.approx(probes.sharpness(model, LOSS, (x, y)).value)
+    words = "'Gauss-Newton' needs an output that is a tensor, got a dict"
+    refused(SettingError, words, Named(), loss, (x, y), matrix="Gauss-Newton")
+    words = (
+        r"a batch that is no pair, here a tuple, has the loss loss\(model, batch\), which failed"
+    )
+    refused(SettingError, words, model, LOSS, [(x, y, y)])
+    with pytest.raises(SettingError, match=r"model must be a plain nn\.Module, got 'x'"):
+        probes.per_layer("x", LOSS, (x, y))
+
+
 def test_settings():
     model, batch = plain()
     refused(

@@ -32,27 +32,29 @@ class Differences:
 
     def product(
         self,
-        gradient: Callable[[float], Vector],
+        between: Callable[[float], Vector],
         size: float,
         length: float,
         along: Callable[[Vector], float],
+        inner: Callable[[Vector, Vector], Any],
     ) -> Vector:
         """H v at weights W of norm `size`, with v of this `length`, not 0.
 
-        `gradient` gives that at W + h v, flat and new, and `along` <vector, v>: no more vectors are
-        kept than differences at three steps.
+        `between` gives g(W + h v) - g(W - h v), flat and new, and `along` <vector, v>: no more
+        vectors are kept than differences at three steps.
         """
 
         def difference(step: float) -> Vector:
-            h = step / length
-            found = gradient(h)
-            found -= gradient(-h)
-            found *= 0.5 / h
+            found = between(step / length)
+            found *= 0.5 * length / step
             return found
 
+        def norm(one: Vector) -> float:
+            return math.sqrt(float(inner(one, one)))
+
         def felt(gap: Vector, kept: Vector) -> float:
-            bent = _norm(kept)
-            side = float((gap * kept).sum()) / bent if bent else 0.0
+            bent = norm(kept)
+            side = float(inner(gap, kept)) / bent if bent else 0.0
             return math.hypot(along(gap) / length, side) / length
 
         first = self._step is None
@@ -60,14 +62,18 @@ class Differences:
         assert step is not None
         gap, after = difference(step), difference(step / RATIO)
         gap -= after
-        best, kept, error, seen = step, after, _norm(gap) / length, felt(gap, after)
+        best, kept, error, seen = step, after, norm(gap) / length, felt(gap, after)
         del gap
         if first or error > 2.0 * self._usual:
             for _ in range(SMALLEST):
                 step, before = step / RATIO, after
                 after = difference(step / RATIO)
-                gap = before - after
-                other = _norm(gap) / length
+                if before is kept:
+                    gap = before - after
+                else:
+                    before -= after
+                    gap = before
+                other = norm(gap) / length
                 if other < error:
                     best, kept, error, seen = step, after, other, felt(gap, after)
                 elif other > RATIO * error:
@@ -77,7 +83,3 @@ class Differences:
             self._usual = error
         self._step, self.error = best, max(self.error, seen)
         return kept
-
-
-def _norm(v: Vector) -> float:
-    return math.sqrt(float((v * v).sum()))

@@ -83,10 +83,11 @@ class JaxModel:
             ),
             "reverse over reverse": jax.jit(jax.grad(lambda w, v, b: jnp.vdot(gradient(w, b), v))),
             "finite differences": lambda w, v, b: self._differences.product(
-                lambda h: self._gradient(w + h * v, b),
+                lambda h: self._gradient(w + h * v, b) - self._gradient(w - h * v, b),
                 float(jnp.linalg.norm(w)),
                 float(jnp.linalg.norm(v)),
                 lambda one: float(jnp.vdot(one, v)),
+                jnp.vdot,
             ),
         }
 

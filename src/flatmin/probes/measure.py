@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypedDict
 
 import numpy as np
@@ -69,13 +69,12 @@ def largest(
     seed: int = 0,
     quick: bool = False,
     news: float = 1.0,
-    deadline: float = math.inf,
+    go_on: Callable[[], bool] = lambda: True,
 ) -> Probe:
     """The interval of the largest signed eigenvalue.
 
-    A start is mixed with a random vector of the length `news` (see `Lanczos`). No product begins
-    that would end after the `deadline` of `time.perf_counter` even if it were as fast as the
-    fastest before it; the first is not asked.
+    A start is mixed with a random vector of the length `news` (see `Lanczos`). `go_on` is asked
+    before every product but the first.
 
     `quick` ends already where the Ritz value has settled by its residual; the upper end is then as
     far away as what was shown leaves it.
@@ -85,21 +84,18 @@ def largest(
     begun = time.perf_counter()
     krylov = Krylov(model, seed, None if start is None else [_unit(model, start)], news)
     low, value, high = -math.inf, math.nan, math.inf
-    settled, now, fastest = False, begun, 0.0
-    while krylov.taken < limit and not krylov.exhausted and now + fastest <= deadline:
+    settled = False
+    while krylov.taken < limit and not krylov.exhausted and (not krylov.taken or go_on()):
         krylov.extend()
         low, value, high = krylov.largest(confidence)
         narrow = high - low <= tolerance * abs(value)
         limited = high - low <= 6.0 * krylov.noise  # more products would hardly narrow it
         if (limited or krylov.exhausted) and not narrow and model.spares and krylov.taken < limit:
             krylov.again()
-            fastest = 0.0
             continue
         settled = narrow or limited or krylov.exhausted or _settled(krylov, tolerance)
         if narrow or limited or (quick and settled):
             break
-        before, now = now, time.perf_counter()
-        fastest = min(fastest or math.inf, now - before)
     coordinates = krylov.ritz()[1][:, -1]
     error = standard_error(model.shares, krylov.batch_values(coordinates))
     return Probe(

@@ -42,6 +42,7 @@ class TorchCall:
             self.chosen = {name.removeprefix("module."): p for name, p in self.chosen.items()}
         precision = max(torch.finfo(one.dtype).eps for one in self.chosen.values())
         self.differences = Differences(precision)
+        self.writes = False  # whether the model does, into its own parameters: it then has copies
         self.holds = True  # whether kinks can be held in finite differences
         self._devices = {one.device for one in self.chosen.values()}
         if len(self._devices) > 1:
@@ -63,18 +64,42 @@ class TorchCall:
 
         def of(model: nn.Module, one: Any) -> Any:
             pair = isinstance(one, (list, tuple)) and len(one) == 2
-            loss = self.loss(model(one[0]), one[1]) if pair else self.loss(model, one)
+            loss = self.loss(model(one[0]), one[1]) if pair else self._whole(model, one)
             return self._checked(loss) if then is None else then(self._checked(loss))
 
         with self.drawing(number):
             return self._called(of, values, batch)
 
-    def output(self, values: Values, inputs: Any) -> Any:
-        """The model's output."""
-        return self._called(lambda model, given: model(given), values, inputs)
+    def _whole(self, model: nn.Module, batch: Any) -> Any:
+        try:
+            return self.loss(model, batch)
+        except TypeError as error:
+            kind = type(batch).__name__
+            raise SettingError(
+                f"a batch that is no pair, here a {kind}, has the loss loss(model, batch), which "
+                f"failed: {str(error).splitlines()[0]}"
+            ) from error
+
+    def look_for_writes(self, batch: Any) -> None:
+        """Whether the model writes into its own parameters, as embeddings with a norm do."""
+        copies = {name: one.clone() for name, one in self._every().items()}
+        with torch.no_grad():
+            self.value(copies, batch, 0)
+        self.writes = any(one._version > 0 for one in copies.values())
+
+    def _every(self) -> Values:
+        return {name: one.detach() for name, one in self.model.named_parameters()}
+
+    def output(
+        self, values: Values, inputs: Any, then: Callable[[Tensor], Any] = lambda out: out
+    ) -> Any:
+        """The model's output, or what is `then` made of it."""
+        return self._called(lambda model, given: then(model(given)), values, inputs)
 
     def _called(self, function: Callable[..., Any], values: Values, given: Any) -> Any:
         buffers = {name: one.clone() for name, one in self.model.named_buffers()}
+        if self.writes:
+            values = {name: one.clone() for name, one in {**self._every(), **values}.items()}
         named = {f"model.{name}": one for name, one in {**buffers, **values}.items()}
         with own_forward(self.model):
             return functional_call(_Within(self.model, function), named, (given,))
@@ -142,10 +167,17 @@ def plainly() -> Iterator[None]:
 
 
 @contextmanager
-def held() -> Iterator[list[int]]:
-    """Bytes of what would be kept for a backward pass, a number a tensor; nothing is kept."""
-    found: list[int] = []
-    note = lambda one: found.append(one.numel() * one.element_size())  # noqa: E731
+def held(*own: Tensor) -> Iterator[dict[int, int]]:
+    """Bytes of what is kept for a backward pass, by its place, but for one's own tensors."""
+    found: dict[int, int] = {}
+    known = {one.untyped_storage().data_ptr() for one in own}
+
+    def note(one: Tensor) -> Tensor:
+        place = one.untyped_storage()
+        if place.data_ptr() not in known:
+            found[place.data_ptr()] = place.nbytes()
+        return one.detach()
+
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(note, lambda one: one):
         yield found
 

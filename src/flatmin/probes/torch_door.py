@@ -25,7 +25,6 @@ from typing import Any, Unpack
 
 from torch import nn
 
-from flatmin.core.errors import SettingError
 from flatmin.probes import density as densities
 from flatmin.probes import measure
 from flatmin.probes.density import Density
@@ -118,14 +117,11 @@ def per_layer(
     **stop: Unpack[Stop],
 ) -> dict[str, Probe]:  # fmt: skip
     """The largest eigenvalue of each diagonal block, by the name of the module that owns it."""
-    known = {name for name, one in model.named_parameters() if one.requires_grad}
-    if not known:
-        raise SettingError("no module of the model has parameters that require a gradient")
-    owned: dict[str, list[str]] = {}
-    for name in dict(model.named_parameters()):  # what modules share belongs to the first
-        if name in known:
-            owned.setdefault(name.rpartition(".")[0], []).append(name)
     kept = TorchModel(model, loss, batches, None, matrix, chunk, how).batches
+    owned: dict[str, list[str]] = {}
+    for name, one in model.named_parameters():  # what modules share belongs to the first
+        if one.requires_grad:
+            owned.setdefault(name.rpartition(".")[0], []).append(name)
     return {
         owner: measure.largest(
             TorchModel(model, loss, iter(kept), names, matrix, chunk, how), **stop

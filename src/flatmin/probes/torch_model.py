@@ -5,13 +5,14 @@ weighted by its number of samples. Vectors are flat tensors where the model is. 
 the cheapest way that the model can go (`torch_products`); one that it cannot go is left for
 the next.
 
-Memory. Forward over reverse takes 1.8 to 3.3 times that of a training step on a whole batch
-(measured: perceptron, convolutional network, transformer). So where the tensors that a step keeps
-for its backward pass are large, a product goes through an eighth of a batch at a time, if the loss
-of a batch is the mean (or the sum) of those of its chunks but for what dropout draws; `data` says
-so. What normalises over a batch goes whole. Where a step keeps much for it, finite differences come
-first: they take the memory of a step, and are left for exact products where their error alone is
-more than the tolerance.
+Memory. A step takes that of its activations, or of its gradients, whichever are more. Exact
+products on a whole batch take two to three times the activations. So where a step is large, a
+product goes through an eighth of a batch at a time, if the loss of a batch is the mean (or the sum)
+of those of its chunks but for what dropout draws; `data` says so. What normalises over a batch goes
+whole: there finite differences come first, which take the memory of a step and a few vectors, and
+are left for exact products where their error alone is more than the tolerance, or the weights are
+so many that vectors are what counts. Gradients are handed over a parameter at a time (`Sum`), and
+vectors are taken to double precision in parts, so that no copies of them are made.
 """
 
 from __future__ import annotations
@@ -28,12 +29,13 @@ from flatmin.core.checks import check_choice, check_count
 from flatmin.core.errors import DataError, FlatminError, SettingError
 from flatmin.probes.torch_batches import as_batches, chunks, describe, rows
 from flatmin.probes.torch_call import Loss, TorchCall, Values, held, reached, without_dropout
-from flatmin.probes.torch_products import GAUSS_NEWTON_WAYS, WAYS, flattened, gradient
+from flatmin.probes.torch_products import GAUSS_NEWTON_WAYS, WAYS, Sum, gradient
 
 MATRICES = ("Hessian", "Gauss-Newton")
-# Bytes kept for a backward pass from which on batches are cut, and into how many chunks; and from
-# which on those that cannot be cut spare memory.
-LARGE, PIECES, TOO_LARGE = 4e6, 8, 32e6
+# Bytes of a step (gradients, and what its backward pass needs) from which on memory is spared; into
+# how many chunks batches are cut, if what exact products need, in units of what a backward pass
+# does, is more than the weights; and how many times the weights that is, at most, where they count.
+LARGE, PIECES, EXACT, COMPARABLE = 2e6, 8, 2.0, 4.0
 DIFFERENCES = "finite differences"
 
 
@@ -56,6 +58,9 @@ class TorchModel:
         self._shapes = {name: one.shape for name, one in chosen.items()}
         self._kinds = {name: one.dtype for name, one in chosen.items()}
         self.size = sum(one.numel() for one in chosen.values())
+        # Parts of vectors that are taken to double precision at a time.
+        most = max(2**16, self.size // 64)
+        self._places = [slice(at, at + most) for at in range(0, self.size, most)]
         # The widest type holds vectors, the narrowest limits their products.
         wide = all(kind == torch.float64 for kind in self._kinds.values())
         self._kind = torch.float64 if torch.float64 in self._kinds.values() else torch.float32
@@ -75,7 +80,10 @@ class TorchModel:
     def _check(self, longest: int) -> None:
         """That the first loss is one finite number; how many samples go through at a time."""
         at, first = self._at(), self.batches[0]
-        with held() as kept, self._plain():
+        own = list(self._call.model.parameters())
+        with self._plain():
+            self._call.look_for_writes(first)
+        with held(*own) as found, self._plain():
             leaves = {name: one.requires_grad_() for name, one in at.items()}
             value = self._call.value(leaves, first, 0)
         whole = float(value.detach())
@@ -90,10 +98,17 @@ class TorchModel:
                 f"the loss holds on to parameter {apart!r} itself (in a list made before, say): it "
                 "must take parameters from the model in every call"
             )
+        kept, weights = sum(found.values()), sum(one.nbytes for one in inside.values())
+        del value
+        large, heavy = kept + weights > LARGE, COMPARABLE * weights > kept
+        if large and heavy and self._left == list(WAYS):
+            # Tangents of gradients as large as the weights take more than a graph of them.
+            self._left[:2] = self._left[1::-1]
         most = self._chunk
-        if most is None and sum(kept) > LARGE:
+        if most is None and large and EXACT * kept > weights:
             most = -(-longest // PIECES)
-        if most is None or rows(first) <= most:
+        alone = self._chunk is None and longest == 1
+        if most is None or (rows(first) <= most and not alone):
             return
         with torch.no_grad(), self._plain(), without_dropout(self._call.model):
             whole = float(self._call.value(at, first, 0))
@@ -102,7 +117,7 @@ class TorchModel:
         mean, total = sum(w * one for w, one in pieces), sum(one for _, one in pieces)
         over = any(_over_batch(one) for one in self._call.model.modules())
         means, self._sums = abs(mean - whole) <= room, abs(total - whole) <= room
-        fine = (means or self._sums) and not over
+        fine = (means or self._sums) and not over and not alone
         if self._chunk is not None and not fine:
             raise SettingError(
                 f"chunk: the loss of a batch ({whole:.6g}) is neither the mean nor the sum of that "
@@ -110,8 +125,9 @@ class TorchModel:
                 "way of their own do not allow chunks"
             )
         self._chunk = most if fine else None
-        self.data += f", {most} at a time" if fine else ", whole: its chunks differ"
-        if not fine and sum(kept) > TOO_LARGE and self._left[1:] and DIFFERENCES in self._left:
+        if not alone:
+            self.data += f", {most} at a time" if fine else ", whole: its chunks differ"
+        if not (fine or heavy) and self._left[1:] and DIFFERENCES in self._left:
             self._left.insert(0, DIFFERENCES)
 
     @property
@@ -140,21 +156,31 @@ class TorchModel:
     def gaussian(self, seed: int) -> Tensor:
         """The same numbers on every device: drawn on the processor."""
         source = torch.Generator().manual_seed(seed)
-        drawn = torch.randn(self.size, generator=source, dtype=torch.float64)
-        return drawn.to(self._kind).to(self._call.device)
+        found = torch.empty(self.size, dtype=self._kind, device=self._call.device)
+        for place in self._places:
+            found[place] = torch.randn(len(found[place]), generator=source, dtype=torch.float64).to(
+                found
+            )
+        return found
 
     def dots(self, basis: list[Tensor], v: Tensor) -> Float:
         """In double precision where the device has it."""
-        wide = _wide(v)
-        other = v.to(wide)
-        return np.asarray(torch.stack([torch.dot(q.to(wide), other) for q in basis]).cpu(), float)
+        wide, found = _wide(v), np.zeros(len(basis))
+        for place in self._places:
+            other = v[place].to(wide)
+            each = torch.stack([torch.dot(q[place].to(wide), other) for q in basis])
+            found += np.asarray(each.cpu(), float)
+        return found
 
     def combine(self, basis: list[Tensor], coefficients: Float) -> Tensor:
         """One vector at a time, summed in double precision where the device has it."""
-        total = torch.zeros_like(basis[0], dtype=_wide(basis[0]))
-        for q, c in zip(basis, coefficients.tolist(), strict=True):
-            total.add_(q, alpha=c)
-        return total.to(basis[0].dtype)
+        found = torch.empty_like(basis[0])
+        for place in self._places:
+            total = torch.zeros_like(found[place], dtype=_wide(found))
+            for q, c in zip(basis, coefficients.tolist(), strict=True):
+                total.add_(q[place], alpha=c)
+            found[place] = total
+        return found
 
     def vector(self, given: Any) -> Tensor:
         """A direction: flat, or a tensor for each parameter, as a list or by name."""
@@ -184,13 +210,19 @@ class TorchModel:
 
     def part(self, number: int, v: Tensor) -> Tensor:
         """H_B v of one batch."""
-        at, along, total = self._at(), self._split(v), None
+        at, along = self._at(), self._split(v)
         with self._plain():
-            for seed, share, piece in self._pieces(number):
-                one = self._join(self._one(at, along, piece, seed))
-                total = one.mul_(share) if total is None else total.add_(one, alpha=share)
-        assert total is not None
-        return total
+            while True:
+                total = Sum(at)
+                try:
+                    for seed, total.weight, piece in self._pieces(number):
+                        self._ways[self.how](self._call, at, along, piece, seed, total)
+                    return total.flat
+                except FlatminError:
+                    raise
+                except (NotImplementedError, RuntimeError):  # out of memory is one
+                    if not self.another_way():
+                        raise
 
     def _plain(self) -> Any:
         """Without the lower precision of a training that is going on around."""
@@ -200,16 +232,6 @@ class TorchModel:
         """Of one batch: what its random layers draw from, its weight, and the samples."""
         for index, (share, piece) in enumerate(chunks(self.batches[number], self._chunk)):
             yield number + index * len(self.batches), 1.0 if self._sums else share, piece
-
-    def _one(self, at: Values, v: Values, batch: Any, number: int) -> Values:
-        while True:
-            try:
-                return self._ways[self.how](self._call, at, v, batch, number)
-            except FlatminError:
-                raise
-            except (NotImplementedError, RuntimeError):  # out of memory is one
-                if not self.another_way():
-                    raise
 
     def another_way(self) -> bool:
         """Take the next way to products; False if there is none."""
@@ -221,15 +243,11 @@ class TorchModel:
     def gradients(self) -> Iterator[Tensor]:
         """The gradient of each batch, flat."""
         for number in range(len(self.batches)):
-            total = torch.zeros(self.size, dtype=self._kind, device=self._call.device)
+            total = Sum(self._at())
             with self._plain():
-                for seed, share, piece in self._pieces(number):
-                    one = gradient(self._call, self._copies(), piece, seed)
-                    total.add_(self._join(one), alpha=share)
-            yield total
-
-    def _copies(self) -> Values:
-        return {name: one.clone() for name, one in self._at().items()}
+                for seed, total.weight, piece in self._pieces(number):
+                    gradient(self._call, self._at(), piece, seed, total.add)
+            yield total.flat
 
     def _at(self) -> Values:
         return {name: one.detach() for name, one in self._call.chosen.items()}
@@ -238,9 +256,6 @@ class TorchModel:
         parts = torch.split(flat, [shape.numel() for shape in self._shapes.values()])
         named = zip(self._shapes.items(), parts, strict=True)
         return {name: part.reshape(shape).to(self._kinds[name]) for (name, shape), part in named}
-
-    def _join(self, named: Values) -> Tensor:
-        return flattened(named).to(self._kind)
 
 
 def _wide(v: Tensor) -> torch.dtype:

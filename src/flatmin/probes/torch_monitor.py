@@ -5,9 +5,10 @@ value has settled. Every few checks a full one begins from the last eigenvector 
 random vector, and goes on until its interval is narrow: a new largest eigenvalue is noticed.
 
 The share is kept whatever else the machine does. A check begins when what is left pays for as many
-products as the last one took, at their recent pace; no product begins that what is left does not
-pay for; and a check that ends so earlier, before its value has settled, says nothing, and is tried
-again. One product that is held up is all that can overdraw, and is saved up again.
+products as the last one took, at their recent pace, and for one that is held up as long as any
+lately; no product begins that what is left would not pay for if it were held up so; and a check
+that ends so earlier, before its value has settled, says nothing, and is tried again. So only a
+product that is held up longer than those before it overdraws, by as much, and that is saved again.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from flatmin.probes.watch import Check, LivePicture, Watch, tell
 
 FULL_EVERY = 8
 CARE = 1.2  # products may take longer than in the last check
+FORGOTTEN = 0.95  # a check: how long the slowest product is remembered
 NEWS = 0.1  # the length of the random part of a quick check's start
 
 
@@ -96,6 +98,7 @@ class Monitor(Watch):
             begun = time.perf_counter()
             largest(self._operator, confidence=confidence, budget=1)
             self._pace = time.perf_counter() - begun
+        self._slowest, self._since, self._deadline = self._pace, 0.0, math.inf
 
     def _follow(self, batches: Any) -> None:
         """The parameters that are trained now: some may be frozen, or set free, on the way."""
@@ -127,7 +130,7 @@ class Monitor(Watch):
         self._steps += 1
         full, found, settled = self._full, None, False
         left = self._left(begun)
-        self._allowed = int(min(self._most, left / (CARE * self._pace or 1e-9)))
+        self._allowed = int(min(self._most, (left - self._slowest) / (CARE * self._pace or 1e-9)))
         if self._allowed >= self._wanted[full]:
             found, settled = self._look(begun + left)
         if found is not None and settled:
@@ -180,9 +183,17 @@ class Monitor(Watch):
         gauge = gauge_of(self._optimizer, list(self._trained.values()))
         if gauge is None:
             return None, False
-        if self._small and gauge.plain:
-            return self._batches(gauge), True
-        return self._eigenvalue(gauge, deadline)
+        self._slowest *= FORGOTTEN
+        self._since, self._deadline = time.perf_counter(), deadline
+        found = self._batches(gauge) if self._small and gauge.plain else self._eigenvalue(gauge)
+        self._affords()
+        return found
+
+    def _affords(self) -> bool:
+        """After a product: whether another one can be paid for if it takes as long as any."""
+        now = time.perf_counter()
+        self._slowest, self._since = max(self._slowest, now - self._since), now
+        return now + self._slowest <= self._deadline
 
     def _keep(self, found: Check) -> None:
         self.checks.append(found)
@@ -191,7 +202,7 @@ class Monitor(Watch):
         if self._line:
             print(f"\r{found}\x1b[K", end="", file=sys.stderr, flush=True)
 
-    def _eigenvalue(self, gauge: Gauge, deadline: float) -> tuple[Check, bool]:
+    def _eigenvalue(self, gauge: Gauge) -> tuple[Check, bool]:
         full = self._full
         self._looks += 1
         matrix = Scaled(self._operator, gauge.root, gauge.shift)
@@ -204,9 +215,9 @@ class Monitor(Watch):
             seed=self._looks,  # never one that the start depends on
             quick=not full,
             news=1.0 if full else NEWS,
-            deadline=deadline,
+            go_on=self._affords,
         )
-        whole = deadline == math.inf or found.products >= self._wanted[full]
+        whole = self._deadline == math.inf or found.products >= self._wanted[full]
         settled = found.settled or whole
         if settled or self._vector is None:
             self._vector, self.top = found.vector, gauge.root * found.vector
@@ -226,17 +237,20 @@ class Monitor(Watch):
         )
         return check, settled
 
-    def _batches(self, gauge: Gauge) -> Check:
-        """Batch sharpness, with two standard errors on either side."""
+    def _batches(self, gauge: Gauge) -> tuple[Check, bool]:
+        """Batch sharpness, with two standard errors on either side, if all batches are afforded."""
         operator, values = self._operator, []
         for number, g in enumerate(operator.gradients()):
             square = float(operator.dots([g], g)[0])
             bent = operator.part(number, g) + gauge.shift * g
             values.append(float(operator.dots([g], bent)[0]) / square if square else 0.0)
-        mean = float(np.dot(operator.shares, values))
-        error = standard_error(operator.shares, np.array(values))
+            if not self._affords():
+                break
+        shares = operator.shares[: len(values)]
+        mean = float(np.dot(shares, values)) / sum(shares)
+        error = standard_error(shares, np.array(values))
         room = 2.0 * error if error is not None else math.inf
-        return Check(
+        check = Check(
             step=self._steps,
             seconds=time.perf_counter() - self._begun,
             gauge="batch sharpness",
@@ -248,3 +262,4 @@ class Monitor(Watch):
             products=1,
             full=False,
         )
+        return check, len(values) == len(operator.shares)
