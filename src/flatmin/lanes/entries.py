@@ -54,7 +54,7 @@ def in_tiles(size):
     return -(-size // TILE) * TILE
 
 
-CHANGES, NUMBERS = 3, 15
+CHANGES, NUMBERS = 3, 14
 """What is kept to foresee an eigenvector: changes, and numbers beside."""
 
 
