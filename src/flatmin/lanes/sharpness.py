@@ -262,14 +262,13 @@ def _search(
 
 
 @helper
-def _product(network, b, x, y):
-    """<V, V'> of what x and y are the y_k of, without x_k."""
+def _product(network, weights, x, y):
+    """The sum of x_k.y_k over layers, each with its weight."""
     widths, _, nodes = network.layout
     total = 0.0
     for k in range(len(widths) - 1):
-        b_k = b[nodes[k + 1] :]
         part = chain(x[nodes[k] :], y[nodes[k] :], widths[k])
-        total = fma(chain(b_k, b_k, widths[k + 1]), part, total)
+        total = fma(weights[k], part, total)
     return total
 
 
@@ -292,8 +291,10 @@ def follow(lanes, w, network, a, b, form, spectrum, state, turn, pace, room):
     the last change of y, d_{n-1} the one before, and the factors that were best the last time
     (`_course`). Where a run goes on smoothly this extrapolates; where it swings to and fro g is
     about -1, which is the eigenvector before the last one. The eigenvalue is foreseen by the same
-    factors, and x_k follows from both (`sweeps.begin`). Changes are compared in the metric. So
-    mostly one product is enough, and its Rayleigh quotient is the value.
+    factors, and x_k follows from both (`sweeps.begin`). So mostly one
+    product is enough, and its Rayleigh quotient is the value. Changes are compared in a metric that
+    is that of the weights, for units not to matter, but of weights now and then: products of
+    changes of different turns are kept.
 
     state  of the block, as `entries.followed` has it
     pace   what weights move from one turn to the next, of their gradient
@@ -306,7 +307,7 @@ def follow(lanes, w, network, a, b, form, spectrum, state, turn, pace, room):
     d_2 = state[(2 + (newest + 1) % CHANGES) * size :]
     d_3 = state[(2 + newest) * size :]
     numbers = state[(2 + CHANGES) * size :]
-    known, before, factors = numbers[4:], numbers[1:], numbers[10:]
+    known, before, factors, weights = numbers[4:], numbers[1:], numbers[10:], numbers[14:]
     c, alpha, beta, per_b, moved, _, _, _, _, _, _, q = _places(
         network, spectrum.basis, vectors(lanes, room)
     )
@@ -317,6 +318,10 @@ def follow(lanes, w, network, a, b, form, spectrum, state, turn, pace, room):
     scale = where((scale > 0.5 * last) & (scale < 2.0 * last), scale, last)
     scale = where(scale > 0.0, scale, 1.0)
     stirred, begins = numbers[13], turn == 0
+    if turn % _SELDOM == 0:
+        for k in range(len(widths) - 1):
+            b_k = b[nodes[k + 1] :]
+            weights[k] = chain(b_k, b_k, widths[k + 1])
     if turn % PROBE_EVERY == 0:
         due = stirred > (_STIRRED if turn % _SELDOM else -1.0)
         add_probe(network, b, spectrum.probe, where(due, 1.0, 0.0), ahead)
@@ -351,12 +356,11 @@ def follow(lanes, w, network, a, b, form, spectrum, state, turn, pace, room):
         residual = where(done, residual, found[1])
         products = where(done, products, found[2])
         # a vector has two signs
-        part = where(done | ~(_product(network, b, ahead, state) < 0.0), 1.0, -1.0)
+        part = where(done | ~(_product(network, weights, ahead, state) < 0.0), 1.0, -1.0)
         more = splat(lanes, 0.0)
     by_0 = by_1 = by_2 = by_3 = splat(lanes, 0.0)
     for k in range(len(widths) - 1):
-        b_k = b[nodes[k + 1] :]
-        weight = chain(b_k, b_k, widths[k + 1])
+        weight = weights[k]
         for e in range(nodes[k], nodes[k + 1]):
             new = fma(apart[e], more, part * ahead[e])
             change = splat(lanes, 0.0) if begins else new - state[e]
