@@ -340,7 +340,7 @@ class LinearBackend(Backend):
 
     def first_vectors(self, networks: int) -> Float:
         """Nothing is known of eigenvectors yet."""
-        return np.zeros((networks, followed(self._probed())))
+        return np.zeros((networks, followed(self._probed(), self._architecture.depth)))
 
     def _coordinates(self) -> int:
         """In which the sharpness is found."""

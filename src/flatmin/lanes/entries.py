@@ -54,15 +54,15 @@ def in_tiles(size):
     return -(-size // TILE) * TILE
 
 
-CHANGES, NUMBERS = 3, 15
+CHANGES, NUMBERS = 3, 14
 """What is kept to foresee an eigenvector: changes, and numbers beside."""
 
 
-def followed(nodes: int) -> int:
+def followed(nodes: int, depth: int) -> int:
     """How many numbers `sharpness.follow` keeps of a run: the y_k of an eigenvector, as many as
-    there are nodes, those foreseen of the next one, their last changes, and what is known of these
-    and of the eigenvalue."""
-    return (2 + CHANGES) * (-(-nodes // TILE) * TILE) + NUMBERS
+    there are nodes, those foreseen of the next one, their last changes, what is known of these
+    and of the eigenvalue, and a weight a layer."""
+    return (2 + CHANGES) * (-(-nodes // TILE) * TILE) + NUMBERS + depth
 
 
 class Spectrum(NamedTuple):

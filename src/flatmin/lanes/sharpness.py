@@ -30,7 +30,7 @@ from flatmin.lanes.entries import CHANGES, PROBE_EVERY, TILE, in_tiles
 from flatmin.lanes.lanczos import inverse_or_zero
 from flatmin.lanes.layout import scratch
 from flatmin.lanes.sweeps import Nodes, begin, chain, coordinates, dimension, rise, sweep, weigh
-from flatmin.lanes.tiles import inner, outer, put, scaled, take
+from flatmin.lanes.tiles import outer, put, scaled, take
 from flatmin.lanes.tridiagonal import top_of_tridiagonal
 from flatmin.lanes.vectors import absolute, all_lanes, fma, root, splat, vectors, where
 
@@ -262,6 +262,17 @@ def _search(
 
 
 @helper
+def _product(network, weights, x, y):
+    """The sum of x_k.y_k over layers, each with its weight."""
+    widths, _, nodes = network.layout
+    total = 0.0
+    for k in range(len(widths) - 1):
+        part = chain(x[nodes[k] :], y[nodes[k] :], widths[k])
+        total = fma(weights[k], part, total)
+    return total
+
+
+@helper
 def _stir(w, network, alpha, beta):
     """By what share of itself a unit rate moves the layer that it moves most: |a_k| |b_k|/|W_k|."""
     layers, most = network.layout.layers, 0.0
@@ -280,20 +291,23 @@ def follow(lanes, w, network, a, b, form, spectrum, state, turn, pace, room):
     the last change of y, d_{n-1} the one before, and the factors that were best the last time
     (`_course`). Where a run goes on smoothly this extrapolates; where it swings to and fro g is
     about -1, which is the eigenvector before the last one. The eigenvalue is foreseen by the same
-    factors, and x_k follows from both (`sweeps.begin`). So mostly one product is enough, and its
-    Rayleigh quotient is the value.
+    factors, and x_k follows from both (`sweeps.begin`). So mostly one
+    product is enough, and its Rayleigh quotient is the value. Changes are compared in a metric that
+    is that of the weights, for units not to matter, but of weights now and then: products of
+    changes of different turns are kept.
 
     state  of the block, as `entries.followed` has it
     pace   what weights move from one turn to the next, of their gradient
     """
-    size = in_tiles(network.layout.nodes[-2])
+    widths, _, nodes = network.layout
+    size = in_tiles(nodes[-2])
     newest = turn % CHANGES
     ahead = state[size:]
     d_1 = state[(2 + (newest + 2) % CHANGES) * size :]
     d_2 = state[(2 + (newest + 1) % CHANGES) * size :]
     d_3 = state[(2 + newest) * size :]
     numbers = state[(2 + CHANGES) * size :]
-    known, before, factors = numbers[4:], numbers[1:], numbers[10:]
+    known, before, factors, weights = numbers[4:], numbers[1:], numbers[10:], numbers[14:]
     c, alpha, beta, per_b, moved, _, _, _, _, _, _, q = _places(
         network, spectrum.basis, vectors(lanes, room)
     )
@@ -304,6 +318,10 @@ def follow(lanes, w, network, a, b, form, spectrum, state, turn, pace, room):
     scale = where((scale > 0.5 * last) & (scale < 2.0 * last), scale, last)
     scale = where(scale > 0.0, scale, 1.0)
     stirred, begins = numbers[13], turn == 0
+    if turn % _SELDOM == 0:
+        for k in range(len(widths) - 1):
+            b_k = b[nodes[k + 1] :]
+            weights[k] = chain(b_k, b_k, widths[k + 1])
     if turn % PROBE_EVERY == 0:
         due = stirred > (_STIRRED if turn % _SELDOM else -1.0)
         add_probe(network, b, spectrum.probe, where(due, 1.0, 0.0), ahead)
@@ -313,7 +331,6 @@ def follow(lanes, w, network, a, b, form, spectrum, state, turn, pace, room):
     own, across, square = begin(w, network, nodes_of, ahead, side, apart, form)
     if (turn + 1) % PROBE_EVERY == 0:
         numbers[13] = fma(PROBE_EVERY * pace, scale * _stir(w, network, alpha, beta), stirred)
-        numbers[14] = chain(state, state, size)
     per = inverse_or_zero(own)
     along = per * across
     told = along * along
@@ -339,26 +356,24 @@ def follow(lanes, w, network, a, b, form, spectrum, state, turn, pace, room):
         residual = where(done, residual, found[1])
         products = where(done, products, found[2])
         # a vector has two signs
-        part = where(done | ~(chain(ahead, state, size) < 0.0), 1.0, -1.0)
+        part = where(done | ~(_product(network, weights, ahead, state) < 0.0), 1.0, -1.0)
         more = splat(lanes, 0.0)
     by_0 = by_1 = by_2 = by_3 = splat(lanes, 0.0)
-    less = splat(lanes, -1.0)
-    for e in range(0, size, TILE):
-        new = outer(take(apart[e:], TILE, 1), more, scaled(part, take(ahead[e:], TILE, 1)))
-        change = outer(take(state[e:], TILE, 1), less, new)
-        if begins:
-            change = scaled(splat(lanes, 0.0), change)
-        one, two = take(d_1[e:], TILE, 1), take(d_2[e:], TILE, 1)
-        by_0 = inner(change, change, by_0)
-        by_1 = inner(change, one, by_1)
-        by_2 = inner(change, two, by_2)
-        by_3 = inner(change, take(d_3[e:], TILE, 1), by_3)
-        put(state[e:], 1, new)
-        put(d_3[e:], 1, change)
-        put(ahead[e:], 1, outer(two, i, outer(one, h, outer(change, g, new))))
+    for k in range(len(widths) - 1):
+        weight = weights[k]
+        for e in range(nodes[k], nodes[k + 1]):
+            new = fma(apart[e], more, part * ahead[e])
+            change = splat(lanes, 0.0) if begins else new - state[e]
+            weighed, one, two = weight * change, d_1[e], d_2[e]
+            by_0 = fma(weighed, change, by_0)
+            by_1 = fma(weighed, one, by_1)
+            by_2 = fma(weighed, two, by_2)
+            by_3 = fma(weighed, d_3[e], by_3)
+            state[e], d_3[e] = new, change
+            ahead[e] = fma(two, i, fma(one, h, fma(change, g, new)))
     if spectrum.steady:
         noise = _NOISE * spectrum.tolerance
-        g, h, i = _course((by_1, by_2, by_3), take(known, 6, 1), noise * noise * numbers[14])
+        g, h, i = _course((by_1, by_2, by_3), take(known, 6, 1), noise * noise)
         put(factors, 1, (_within(g, _LARGEST), _within(h, _LARGEST), _within(i, _LARGEST)))
         put(known, 1, (by_0, by_1, by_2, known[0], known[1], known[3]))
     value_here = where(value > 0.0, value, 1.0)
