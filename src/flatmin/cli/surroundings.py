@@ -47,7 +47,6 @@ def prepare() -> None:
     os.environ["MPLBACKEND"] = "agg"  # files are all that is drawn here
     for name in ("NUMBA_NUM_THREADS", "NUMBA_DISABLE_JIT"):  # kernels are compiled, threads ours
         os.environ.pop(name, None)
-    os.environ["PYTHONSAFEPATH"] = "1"  # no module of this folder is run by processes of ours
     if os.path.exists(_COMPILER):
         _leave_aside(_COMPILER)
     for name in ("COLUMNS", "LINES"):  # rich takes any digits, and int does not

@@ -49,8 +49,10 @@ def local_cluster(workers: int) -> Iterator[str]:
         )
     code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve({workers})"
     # In a session of its own: Ctrl-C is for this process.
+    # Neither it nor its workers take a module of this folder for a library's.
     process = subprocess.Popen(
         [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONSAFEPATH": "1"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,
