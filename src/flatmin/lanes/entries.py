@@ -9,7 +9,7 @@ Nothing here touches the weights, so recording does not change a trajectory.
 
 A start vector that follows one eigenvector does not notice when another overtakes it. So a fixed
 random vector is added to the start at every PROBE_EVERY-th measurement if a layer has changed by a
-hundredth since the last time, and now and then if none has. That finds others, but does not prove
+thousandth since the last time, and now and then if none has. That finds others, but does not prove
 that there are none: what is recorded is a value with its residual, without an interval.
 """
 # mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False, disallow-untyped-calls=False

@@ -40,7 +40,7 @@ _LOOSE, _ROUNDING = 1e-7, 1e-15
 # course in a vector, of the tolerance, and the largest factor.
 _RIDGE, _NOISE, _LARGEST = 1e-12, 0.3, 50.0
 # Where a layer has changed by this share since the last probe, and every so many turns.
-_STIRRED, _SELDOM = 1e-2, 128
+_STIRRED, _SELDOM = 1e-3, 128
 # Up to so many products a round may end after each, then after every second.
 _EACH = 4
 
