@@ -26,6 +26,7 @@ FOUND = [
     Attack((("forged no column", 932564138), ("a bit of any file", 693)), "check", True, True),
     Attack((("record", 94), ("a file for a folder", 1607)), "check train", False, True),
     Attack((("arrays", 146),), "check train", False),
+    Attack((("arrays", 1559960),), "check train", False),
     Attack((("a folder outside", 50292), ("arrays", 220), ("record", 72)), "check train", False),
 ]
 

@@ -237,7 +237,8 @@ class Regression(Shown):
         wanted["eigenvectors"] = (d, *shapes[2][:1])
         for name, shape in wanted.items():
             array = np.asarray(content[name])
-            if not array.ndim or array.shape != shape or array.dtype.kind != "f":
+            fits = array.ndim and array.shape == shape and array.dtype.kind == "f"
+            if not fits or not np.isfinite(array).all():
                 raise ValueError(f"its {name} is not that of a regression")
         if any(type(size) is not int for size in sizes) or type(content["risk_min"]) is not float:
             raise ValueError("its sizes are not those of a regression")

@@ -62,7 +62,10 @@ def check(
             products = [curve.record() for curve in lemma_3(seed, progress=progress)]
     book = _Book()
     for piece in cases:
-        book.add(piece)
+        try:
+            book.add(piece)
+        except (ArithmeticError, np.linalg.LinAlgError) as error:
+            raise DataError(f"there are numbers in it that no run has ({error})") from None
         del piece  # before the next one is made
     if not book.networks:
         raise DataError("there is no run to check: none has finished without diverging")
