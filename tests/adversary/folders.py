@@ -166,7 +166,7 @@ def case(attack: Attack) -> Case:
 
 
 class _tolerant:
-    """Damage on damage may find nothing left to damage, or a pipe that nobody writes to."""
+    """Damage on damage may find nothing left, a pipe that nobody writes to, or terabytes."""
 
     def __enter__(self) -> None:
         signal.signal(signal.SIGALRM, _waited)
@@ -174,7 +174,8 @@ class _tolerant:
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> bool:
         signal.alarm(0)
-        return isinstance(error, (OSError, pa.ArrowException, ValueError, KeyError))
+        lost = (OSError, pa.ArrowException, ValueError, KeyError, MemoryError)
+        return isinstance(error, lost)
 
 
 def _waited(*_: object) -> None:
