@@ -30,6 +30,7 @@ FOUND = {
     "a name of 300 characters": changed(0, name="x" * 300),
     "a width of 1e6": changed(0, architecture={"width": 10**6, "depth": 5}),
     "a width of 1e6 on rows": changed(2, architecture={"width": 10**6, "activation": "relu"}),
+    "a million features": changed(0, problem={"d": 10**6}),
     "a tolerance of 1e308": changed(4, method={"tolerance": 1e308}),
     "infinities in logspace": changed(0, grid={"width": {"logspace": [9, float("-inf"), 99]}}),
     "a number of 400 digits": changed(0, problem={"n": 10**400}),

@@ -268,6 +268,11 @@ def read_regression(
     return Regression.from_arrays(source, target, features, preparation=preparation)
 
 
+def needed_bytes(columns: int) -> float:
+    """Of Sigma and its eigenvectors, with what it takes to compute them."""
+    return 5.0 * 8.0 * columns**2
+
+
 def _frozen(array: Float) -> Float:
     array.flags.writeable = False
     return array
@@ -297,8 +302,7 @@ def _reduce(table: Table, preparation: Preparation) -> Regression:
     ready = Prepared(table, preparation)
     columns = len(ready.features) + len(ready.targets)
     tally = Tally()
-    # Sigma and its eigenvectors, with what it takes to compute them.
-    check_memory(f"{ready.source}: a regression of {columns} columns", 5.0 * 8.0 * columns**2)
+    check_memory(f"{ready.source}: a regression of {columns} columns", needed_bytes(columns))
     shift: Float = np.zeros(columns)
     factor: Float = np.empty((0, columns + preparation.centres))
     for block in _regroup(ready.blocks(), columns):

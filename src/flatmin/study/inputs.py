@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from flatmin.core.memory import check_memory
 from flatmin.data.generators import gaussian_split, spectrum_samples, whitened_samples
-from flatmin.data.regression import Regression
+from flatmin.data.regression import Regression, needed_bytes
 from flatmin.data.samples import Samples
 from flatmin.data.sets import paper_output_vector, paper_samples
 from flatmin.network.architecture import Architecture, residual_output_vector
@@ -51,7 +51,10 @@ def _made(problem: Problem, seed: int) -> Data:
         return Data(samples, samples.regression(), paper_samples(problem.paper, test=True))
     keys = {"n", "d", "noise", "condition_number", "alignment"}
     settings = problem.model_dump(include=keys, exclude_none=True) | {"seed": seed}
-    check_memory(f"data of {problem.n} rows", 32.0 * settings["n"] * (settings["d"] + 1))
+    n, columns = settings["n"], settings["d"] + 1
+    check_memory(
+        f"data of {n} rows and {columns} columns", 32.0 * n * columns + needed_bytes(columns)
+    )
     if problem.generator == "gaussian":
         samples, test = gaussian_split(**settings)
         return Data(samples, samples.regression(), test)
