@@ -85,6 +85,11 @@ FINE = [
         Case(("train", "--depth=2", "--steps=9", "--learning-rate=0.01"),
              env={"COLUMNS": "\u00b2", "LINES": "\u00b2"}),
     ),
+    (
+        "an atlas of one rate far out",
+        _option("atlas", "--depth=2", "--rates=1e18", "--starts=1", "--steps=60", "--runs=1",
+                "--out=atlas"),
+    ),
     ("a name that is markup", _table("[/red].csv", CSV)),
     (
         "a picture of a run shorter than its stride",

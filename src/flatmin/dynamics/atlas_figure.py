@@ -45,7 +45,8 @@ def atlas_figure(found: Atlas) -> Figure:
     edges = _edges(np.unique(found.c))
     # Where all runs diverge there is nothing to see.
     last = _bounded_until(found)
-    axes[0].set_xlim(edges[0], min(edges[-1], last + 0.15 * (last - edges[0]) + 1e-9))
+    right = min(edges[-1], last + 0.15 * (last - edges[0]))
+    axes[0].set_xlim(edges[0], max(right, edges[0] + 1e-9 * max(1.0, abs(edges[0]))))
     figure.suptitle(f"Depth {found.depth}", x=0.01, ha="left", fontsize=11)
     return figure
 
