@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import random
 import re
 import shutil
 import tracemalloc
@@ -363,6 +365,33 @@ def test_a_damaged_run_is_one_line(
     assert err.startswith("flatmin: ")
     assert err.count("\n") == 1
     assert "not a complete run of flatmin train" in err
+
+
+ODD = (
+    *(None, 0, -1, 1e308, -1e308, 1e-320, math.nan, math.inf, 2**70, 10**400, True, False),
+    *("", "x", "1", "[/red]", [], [[]], [1, 2], [0.5], ["x"], {}, {"a": 1}, {"value": 1.0}),
+)
+
+
+@pytest.mark.parametrize("kind", ["descent", "flow", "nonlinear", "two targets"])
+def test_whatever_a_summary_says_is_judged_or_one_line(
+    saved: Any, tmp_path: Path, monkeypatch: Any, capsys: Any, kind: str
+) -> None:
+    """Every entry of it, those of the sharpness too, with some of what JSON may hold."""
+    draw = random.Random(kind)
+    directory = Path(shutil.copytree(saved[kind][1], tmp_path / "copy"))
+    path = directory / FILES["summary"]
+    whole = json.loads(path.read_text())
+    changed = [whole | {key: odd} for key in whole for odd in draw.sample(ODD, 2)]
+    changed += [{key: whole[key] for key in whole if key != left} for left in whole]
+    sharp = whole["sharpness"]
+    odd_ones = [(key, odd) for key in sharp for odd in draw.sample(ODD, 2)]
+    changed += [whole | {"sharpness": sharp | {key: odd}} for key, odd in odd_ones]
+    for summary in changed:
+        path.write_text(json.dumps(summary))
+        code, out, err = call(monkeypatch, capsys, "check", directory)
+        assert code in (0, 1, 2), summary
+        assert (err.count("\n"), out) == (1, "") if code == 2 else not err, summary
 
 
 def test_a_damaged_study_is_one_line(

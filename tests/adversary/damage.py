@@ -8,6 +8,7 @@ nothing breaks. Beside the folder lies `outside`, which nothing in the folder ma
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import shutil
@@ -291,15 +292,19 @@ def record(folder: Path, rng: random.Random) -> None:
     paths = [path for path in anything(folder) if path.suffix == ".json"]
     if path := some(paths, rng):
         try:
-            content = json.loads(path.read_text())
+            content = whole = json.loads(path.read_text())
             key = rng.choice(sorted(content))
         except (ValueError, TypeError, IndexError, RecursionError):
             return
-        odd = [None, 0, -1, 1e308, "", "x", [], {}, [[]], True, {"a": 1}, "[/red]", 2**70, 10**400]
+        odd = [None, 0, -1, 1e308, "", "x", [], {}, [[]], True, {"a": 1}, "[/red]", 2**70, 10**400,
+               math.nan, -math.inf, "1", [0.5], 1e-320]  # fmt: skip
+        inner = content[key]
+        if isinstance(inner, dict) and inner and rng.random() < 0.5:
+            content, key = inner, rng.choice(sorted(inner))
         content[key] = rng.choice(odd)
         if rng.random() < 0.2:
             content.pop(key)
-        path.write_text(json.dumps(content))
+        path.write_text(json.dumps(whole))
 
 
 def study_text(folder: Path, rng: random.Random) -> None:

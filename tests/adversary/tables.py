@@ -386,6 +386,8 @@ def _read(content, name):
         except (OSError, EOFError) as error:
             raise ValueError("gzip") from error
     low = name.lower().removesuffix(".gz")
+    if name == "-":  # standard input has no name: its first bytes say what it is
+        low = {b"PK": ".npz", b"PA": ".parquet"}.get(content[:2], low)
     if low.endswith(".npz"):
         with np.load(io.BytesIO(content), allow_pickle=False) as archive:
             arrays = {key: archive[key] for key in archive.files}

@@ -18,12 +18,13 @@ from zipfile import BadZipFile
 import numpy as np
 
 from flatmin.core.arrays import Float
+from flatmin.core.checks import check_positive
 from flatmin.core.errors import DataError
 from flatmin.core.files import read_text
 from flatmin.data.regression import Regression
 from flatmin.dynamics.endings import State
 from flatmin.dynamics.measures import LAYER_MEASURES, Task
-from flatmin.dynamics.methods import method_of
+from flatmin.dynamics.methods import OWN, method_of
 from flatmin.dynamics.recording import RENAMED
 from flatmin.dynamics.training import FILES
 from flatmin.ledger.collect import LAST
@@ -96,8 +97,8 @@ def training_evidence(directory: Path) -> Evidence:
         summary.get("biases", False),
     )
     start, end = (_ensemble(architecture, arrays) for arrays in (initial, final))
-    sharp, error = summary["sharpness"], summary["integration_error"]
-    method = method_of(summary["method"], **summary)
+    sharp, followed = summary["sharpness"], summary["integration_error"] is not None
+    method = method_of(summary["method"], **_settings(summary))
     task = Task.of(regression, architecture)
     layers, first = end.weights(), start.weights()
     diverged = summary["state"] == State.DIVERGED.value
@@ -105,22 +106,35 @@ def training_evidence(directory: Path) -> Evidence:
         regression=regression,
         initial=start,
         init=summary["init"],
-        scale=np.array([summary["scale"]]),
+        scale=_number(summary, "scale"),
         settled=np.array([words(summary["state"]) == State.SETTLED.value]),
-        steps=np.array([float(summary["steps"])]),
-        excess=_number(summary["excess_risk"]),
-        sharpness=_number(sharp["value"]),
-        residual=_number(sharp["residual"]),
+        steps=_number(summary, "steps"),
+        excess=_number(summary, "excess_risk"),
+        sharpness=_number(sharp, "value"),
+        residual=_number(sharp, "residual"),
         trace=_frame_trace(trace),
         last={name: LAYER_MEASURES[name](layers, first, task) for name in LAST if not diverged},
         method=method,
-        error=None if error is None else _number(error),
+        error=_number(summary, "integration_error") if followed else None,
         final=None if diverged else end,
         names=["the run"],
     )
 
 
-def _number(value: float | None) -> Float:
+def _settings(summary: dict[str, Any]) -> dict[str, float]:
+    """Of the method, checked."""
+    checks = {"learning_rate": check_positive} | {name: own.check for name, own in OWN.items()}
+    given = {name: summary.get(name) for name in checks}
+    if text := next((name for name, one in given.items() if isinstance(one, str)), None):
+        raise ValueError(f"{text} is {given[text]!r:.40}, which is no number")
+    return {name: checks[name](name, one) for name, one in given.items() if one is not None}
+
+
+def _number(record: dict[str, Any], name: str) -> Float:
+    """Of the one run; what a summary leaves open is not a number."""
+    value = record[name]
+    if isinstance(value, bool) or not isinstance(value, int | float | None):
+        raise ValueError(f"{name} is {value!r:.40}, which is no number")
     return np.array([np.nan if value is None else value], dtype=float)
 
 
