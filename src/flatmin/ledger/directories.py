@@ -102,7 +102,7 @@ def training_evidence(directory: Path) -> Evidence:
     task = Task.of(regression, architecture)
     layers, first = end.weights(), start.weights()
     diverged = summary["state"] == State.DIVERGED.value
-    return Evidence(
+    return _fitting(
         regression=regression,
         initial=start,
         init=summary["init"],
@@ -119,6 +119,17 @@ def training_evidence(directory: Path) -> Evidence:
         final=None if diverged else end,
         names=["the run"],
     )
+
+
+def _fitting(**parts: Any) -> Evidence:
+    """What files say of layers must be of these networks' layers."""
+    found = Evidence(**parts)
+    for where, entries in ((found.trace, 1), (found.last, 0)):
+        for name in where.keys() & LAYER_MEASURES.keys():
+            size, wanted = where[name].shape[1 + entries :], LAYER_MEASURES[name].size(found.depth)
+            if size != (wanted,):
+                raise DataError(f"{name!r} does not have {wanted} numbers: it is not of these runs")
+    return found
 
 
 def _settings(summary: dict[str, Any]) -> dict[str, float]:
@@ -182,6 +193,8 @@ def study_evidence(directory: Path) -> Iterator[Evidence]:
     held = _Piece(study)
     for number in sorted(first, key=order):
         table = rows.read(number).select(COLUMNS).to_pandas()
+        if not np.isfinite(table[["scale", "steps"]].to_numpy(dtype=float)).all():
+            raise DataError(f"{str(rows.paths[number])!r} has runs without a scale or steps")
         table = table[table["state"] != State.DIVERGED.value].set_index("run", drop=False)
         trace = recorded.get(rows.paths[number].name)
         frames = {} if trace is None else dict(list(traces.read(trace).to_pandas().groupby("run")))
@@ -278,7 +291,7 @@ def _study_case(study: Study, runs: Sequence[Run], table: Any, frames: Sequence[
     architecture = _architecture(study, first)
     initial = start_of(study, architecture, runs, data.regression)
     descent = not study.method.continuous
-    return Evidence(
+    return _fitting(
         regression=data.regression,
         initial=initial,
         init=first.init,

@@ -50,7 +50,7 @@ def flat_frame(rows: Any, like: Shape | None = None) -> pd.DataFrame:
     shape = like or Shape().add(rows)
     for at, name in enumerate(rows.column_names):
         if name in shape.nulls and pa.types.is_integer(rows.schema.field(at).type):
-            rows = rows.set_column(at, name, rows[name].cast(pa.float64()))
+            rows = rows.set_column(at, name, rows[name].cast(pa.float64(), safe=False))
     lists = [name for name in rows.column_names if name in shape.lengths]
     table: pd.DataFrame = rows.drop_columns(lists).to_pandas()
     for name in lists:
