@@ -677,9 +677,54 @@ def test_arrays_whose_compression_is_broken_are_no_run(tmp_path):
         flatmin.check(tmp_path)
 
 
+def rewritten(file: str, name: str, change: Any) -> Any:
+    def change_file(directory: Path) -> None:
+        arrays = dict(np.load(directory / FILES[file]))
+        np.savez(directory / FILES[file], **(arrays | {name: change(arrays[name])}))
+
+    return change_file
+
+
+def retraced(change: Any) -> Any:
+    def change_file(directory: Path) -> None:
+        frame = pd.read_parquet(directory / FILES["trace"])
+        change(frame).to_parquet(directory / FILES["trace"])
+
+    return change_file
+
+
+FORGED = {
+    "half precision": rewritten("problem", "w_star", lambda a: a.astype(np.float16)),
+    "more precision": rewritten("problem", "sigma", lambda a: a.astype(np.longdouble)),
+    "a Sigma of its own": rewritten("problem", "sigma", lambda a: 2.0 * a),
+    "a Sigma that overflows": rewritten("problem", "sigma", lambda a: 1e308 + a),
+    "negative": rewritten("problem", "eigenvalues", lambda a: -1e200 * a),
+    "a matrix of outputs": rewritten("initial", "p", lambda a: a[None]),
+    "yes for an output": rewritten("initial", "p", lambda a: a.astype(bool)),
+    "infinite weights": rewritten("initial", "W1", lambda a: a + np.inf),
+    "weights that overflow": rewritten("initial", "W1", lambda a: a + 1e308),
+    "squares that overflow": rewritten("final", "W2", lambda a: a + 1e200),
+    "no steps": retraced(lambda frame: frame.drop(columns="step")),
+    "no entries": retraced(lambda frame: frame.iloc[:0]),
+}
+
+
+@pytest.mark.parametrize("what", FORGED)
+def test_forged_arrays_are_judged_or_one_line(
+    saved: Any, tmp_path: Path, what: str, monkeypatch: Any, capfd: Any
+) -> None:
+    """Nor does LAPACK write anything."""
+    directory = damaged(saved, tmp_path)
+    FORGED[what](directory)
+    code, out, err = call(monkeypatch, capfd, "check", directory)
+    assert code in (0, 1, 2)
+    assert "DLASCL" not in out
+    assert (err.count("\n"), out) == (1, "") if code == 2 else not err
+
+
 def test_complex_weights_are_no_run(tmp_path):
     flatmin.train_network(depth=2, learning_rate=0.05, steps=20).save(tmp_path)
     path = tmp_path / "final.npz"
     np.savez(path, **{name: array + 0j for name, array in np.load(path).items()})
-    with pytest.raises(DataError, match="complex numbers"):
+    with pytest.raises(DataError, match="not finite numbers in double precision"):
         flatmin.check(tmp_path)

@@ -237,9 +237,14 @@ class Regression(Shown):
         wanted["eigenvectors"] = (d, *shapes[2][:1])
         for name, shape in wanted.items():
             array = np.asarray(content[name])
-            fits = array.ndim and array.shape == shape and array.dtype.kind == "f"
+            fits = array.ndim and array.shape == shape and array.dtype == np.float64
             if not fits or not np.isfinite(array).all():
                 raise ValueError(f"its {name} is not that of a regression")
+        values, vectors = content["eigenvalues"], content["eigenvectors"]
+        off = np.abs(vectors * values @ vectors.T - content["sigma"])
+        room = 1e-6 * np.max(values, initial=0.0)
+        if not (np.all(values >= -room) and np.max(off) <= room):
+            raise ValueError("its eigenvalues are not those of sigma")
         if any(type(size) is not int for size in sizes) or type(content["risk_min"]) is not float:
             raise ValueError("its sizes are not those of a regression")
         return cls(**content)

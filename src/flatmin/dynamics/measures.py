@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from flatmin.core.arrays import Float, Yes
+from flatmin.core.spectra import singular_values, top_pairs
 from flatmin.curvature.linear import backward
 from flatmin.curvature.multivariate import products
 from flatmin.data.regression import Regression
@@ -71,22 +72,19 @@ def rounding_of_risk(regression: Regression, architecture: Architecture) -> floa
 
 def spectral_norm(layers: Layers) -> Float:
     """|W_k|_2."""
-    return np.stack([np.linalg.svd(w, compute_uv=False)[:, 0] for w in layers], axis=1)
+    return np.stack([singular_values(w)[:, 0] for w in layers], axis=1)
 
 
 def rank_one_defect(layers: Layers) -> Float:
     """|W_k|_F^2 - |W_k|_2^2, as the sum of the other squared singular values."""
-    return np.stack(
-        [np.sum(np.linalg.svd(w, compute_uv=False)[:, 1:] ** 2, axis=1) for w in layers], axis=1
-    )
+    return np.stack([np.sum(singular_values(w)[:, 1:] ** 2, axis=1) for w in layers], axis=1)
 
 
 def alignment(layers: Layers) -> Float:
     """<v_{k+1}, u_k>^2 for k = 1..L-1."""
-    pairs = [np.linalg.svd(w, full_matrices=False) for w in layers]
     squares = [
-        np.einsum("ni,ni->n", upper[2][:, 0, :], lower[0][:, :, 0]) ** 2
-        for lower, upper in pairwise(pairs)
+        np.einsum("ni,ni->n", upper[1], lower[0]) ** 2
+        for lower, upper in pairwise(map(top_pairs, layers))
     ]
     return np.stack(squares, axis=1) if squares else np.empty((len(layers[0]), 0))
 
@@ -199,7 +197,7 @@ def _extreme(matrices: Float, which: int) -> Float:
     rows, columns = matrices.shape[1:]
     if which == -1 and rows < columns:
         return np.zeros(len(matrices))
-    return np.asarray(np.linalg.svd(matrices, compute_uv=False)[:, which])
+    return singular_values(matrices)[:, which]
 
 
 @dataclass(frozen=True)

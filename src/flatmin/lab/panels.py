@@ -19,6 +19,7 @@ from flatmin.core.errors import SettingError
 from flatmin.core.plain import plain
 from flatmin.core.progress import Advance
 from flatmin.core.seeds import generator
+from flatmin.core.spectra import singular_values
 from flatmin.curvature.operators import HessianOperator
 from flatmin.curvature.sharpness import hessian_at
 from flatmin.dynamics.measures import alignment
@@ -94,7 +95,7 @@ def _of_descent(
 def layers(ground: Ground, taken: Snapshots, progress: Advance | None = None) -> dict[str, Any]:
     """Two largest singular values of every layer, alignments, eigenvalues of the Hessian."""
     matrices = taken.weights.weights()
-    values = [np.linalg.svd(w, compute_uv=False)[:, :2] for w in matrices]
+    values = [singular_values(w)[:, :2] for w in matrices]
     first = np.stack([v[:, 0] for v in values], axis=1)
     second = np.stack([v[:, 1] if v.shape[1] > 1 else 0.0 * v[:, 0] for v in values], axis=1)
     thin = 1 if ground.network.parameters <= _SMALL else 3

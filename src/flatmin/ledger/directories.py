@@ -86,13 +86,15 @@ def training_evidence(directory: Path) -> Evidence:
     problem, initial, final = (
         dict(np.load(directory / FILES[name])) for name in ("problem", "initial", "final")
     )
-    if any(np.iscomplexobj(array) for part in (initial, final) for array in part.values()):
-        raise ValueError("its weights are complex numbers")
+    diverged = summary["state"] == State.DIVERGED.value
+    for name, array in [*initial.items(), *(() if diverged else final.items())]:
+        if array.dtype != np.float64 or not np.isfinite(array).all():
+            raise ValueError(f"its weights {name} are not finite numbers in double precision")
     regression = Regression.from_saved(problem)
     architecture = Architecture(
         regression.d,
         tuple(summary["widths"]),
-        tuple(initial["p"].tolist()) if "p" in initial else None,
+        tuple(map(float, initial["p"])) if "p" in initial else None,
         summary["activation"],
         summary.get("biases", False),
     )
@@ -101,7 +103,6 @@ def training_evidence(directory: Path) -> Evidence:
     method = method_of(summary["method"], **_settings(summary))
     task = Task.of(regression, architecture)
     layers, first = end.weights(), start.weights()
-    diverged = summary["state"] == State.DIVERGED.value
     return _fitting(
         regression=regression,
         initial=start,
@@ -124,6 +125,9 @@ def training_evidence(directory: Path) -> Evidence:
 def _fitting(**parts: Any) -> Evidence:
     """What files say of layers must be of these networks' layers."""
     found = Evidence(**parts)
+    clock = "time" if found.flow else "step"
+    if found.trace and clock not in found.trace:
+        raise DataError(f"its trace has no {clock}")
     for where, entries in ((found.trace, 1), (found.last, 0)):
         for name in where.keys() & LAYER_MEASURES.keys():
             size, wanted = where[name].shape[1 + entries :], LAYER_MEASURES[name].size(found.depth)
@@ -160,7 +164,7 @@ def _ensemble(architecture: Architecture, arrays: dict[str, Any]) -> Ensemble:
 def _frame_trace(frame: Any) -> dict[str, Float]:
     """The columns of one run's trace; name_1, name_2, ... are the layers of one quantity."""
     trace: dict[str, Float] = {}
-    columns = [str(column) for column in frame.columns]
+    columns = [str(column) for column in frame.columns] if len(frame) else []
     for name, group in groupby(columns, key=_quantity):
         values = frame[list(group)].to_numpy(dtype=float)
         layered = name in LAYER_MEASURES

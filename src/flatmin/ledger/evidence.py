@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from flatmin.core.arrays import Float, Whole, Yes
+from flatmin.core.spectra import singular_values
 from flatmin.data.regression import Regression
 from flatmin.data.samples import Samples
 from flatmin.dynamics.measures import invariants
@@ -33,7 +34,7 @@ def initial_epsilon(layers: Sequence[Float]) -> Float:
     second term.
     """
     largest = np.max([np.sum(w * w, axis=(1, 2)) for w in layers], axis=0)
-    defects = [np.linalg.norm(defect, 2, axis=(1, 2)) for defect in invariants(layers)]
+    defects = [singular_values(defect)[:, 0] for defect in invariants(layers)]
     return np.asarray(3.0 * largest + 2.0 * np.sum(defects, axis=0))
 
 
@@ -147,7 +148,7 @@ class Evidence:
     @cached_property
     def largest_norm(self) -> Float:
         """max_k |W_k|_2 along the run, as far as it was measured."""
-        first = np.max([np.linalg.norm(w, 2, axis=(1, 2)) for w in self.layers], axis=0)
+        first = np.max([singular_values(w)[:, 0] for w in self.layers], axis=0)
         norms = self.along("spectral_norm")
         if norms is None:
             return np.asarray(first)

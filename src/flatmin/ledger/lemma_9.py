@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from flatmin.core.arrays import Float
 from flatmin.core.seeds import generator
+from flatmin.core.spectra import singular_values
 from flatmin.ledger.evidence import Evidence
 from flatmin.ledger.record import Describe, Record, at_least, at_most
 from flatmin.ledger.statement import span, statement
@@ -124,7 +125,7 @@ def constants(layers: Layers) -> tuple[Float, Float]:
 def product_extremes(layers: Layers) -> tuple[Float, Float]:
     """|W_k...W_1|_2 and smin(W_k...W_1) as `[network, layer]`."""
     products = accumulate(layers, lambda product, w: w @ product)
-    values = np.stack([np.linalg.svd(product, compute_uv=False) for product in products], axis=1)
+    values = np.stack([singular_values(product) for product in products], axis=1)
     return values[:, :, 0], values[:, :, -1]
 
 
