@@ -13,14 +13,29 @@ import os
 import sys
 import time
 from collections import Counter
-from multiprocessing import get_context
+from collections.abc import Iterator
+from multiprocessing import TimeoutError, get_context
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from adversary.plan import PLAN, numbered_piece
+from adversary.plan import PLAN, Done, numbered_piece
 
 MEMORY = "/dev/shm"
+LONGEST = 900  # seconds between two pieces
+
+
+def _until_lost(pieces: Any) -> Iterator[Done]:
+    """Pieces as they come; a pool waits for ever for one whose worker the system has killed."""
+    while True:
+        try:
+            yield pieces.next(timeout=LONGEST)
+        except StopIteration:
+            return
+        except TimeoutError:
+            yield Done("lost", Counter(), [f"nothing came for {LONGEST} s: a worker is lost"], 0.0)
+            return
 
 
 def main() -> int:
@@ -36,8 +51,8 @@ def main() -> int:
     names = wanted.only.split(",")
     print(f"seed {wanted.seed}: repeat with SEED={wanted.seed} CASES={wanted.cases}", flush=True)
     began, shares = time.perf_counter(), sum(PLAN[name].share for name in names)
-    counts = {name: Counter[str]() for name in names}
-    worked = dict.fromkeys(names, 0.0)
+    counts = {name: Counter[str]() for name in (*names, "lost")}
+    worked = dict.fromkeys(counts, 0.0)
     failures: list[str] = []
     pieces = []
     for name in names:
@@ -47,7 +62,7 @@ def main() -> int:
             pieces.append((name, some, wanted.seed, wanted.first + first))
     # Not a ProcessPoolExecutor: with max_tasks_per_child it waited for workers that had ended.
     with get_context("spawn").Pool(wanted.jobs, maxtasksperchild=4) as pool:
-        for name, count, found, seconds in pool.imap_unordered(numbered_piece, pieces):
+        for name, count, found, seconds in _until_lost(pool.imap_unordered(numbered_piece, pieces)):
             counts[name] += count
             worked[name] += seconds
             failures += [f"{name} {one}" for one in found]

@@ -12,6 +12,7 @@ import json
 import os
 import random
 import re
+import resource
 import signal
 import tempfile
 from functools import cache
@@ -25,7 +26,7 @@ import pyarrow.parquet as pq
 
 from adversary.damage import DAMAGE, FORGED, OUTSIDE, UNSEEN, fresh_index
 from adversary.grammar import numbered
-from adversary.watchdog import Answer, Case, Score, Watchdog, _silently
+from adversary.watchdog import Answer, Case, Score, Watchdog, _silently, address_space
 
 SPEC = """\
 seed = 3
@@ -169,11 +170,14 @@ class _tolerant:
     """Damage on damage may find nothing left, a pipe that nobody writes to, or terabytes."""
 
     def __enter__(self) -> None:
+        self._before = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (address_space() + (1 << 31), self._before[1]))
         signal.signal(signal.SIGALRM, _waited)
         signal.alarm(10)
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> bool:
         signal.alarm(0)
+        resource.setrlimit(resource.RLIMIT_AS, self._before)
         lost = (OSError, pa.ArrowException, ValueError, KeyError, MemoryError)
         return isinstance(error, lost)
 

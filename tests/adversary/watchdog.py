@@ -247,7 +247,7 @@ def _child(case: Case, folder: Path, inside: Path, seconds: float, memory: int) 
             case.child()
         resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds) + 5))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        space = _address_space() + memory
+        space = address_space() + memory
         resource.setrlimit(resource.RLIMIT_AS, (space, space))
         try:
             code = _main()
@@ -275,7 +275,8 @@ def _show_warnings() -> None:
         warnings.simplefilter("ignore", kind)
 
 
-def _address_space() -> int:
+def address_space() -> int:
+    """Bytes that this process has mapped."""
     return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 
 
