@@ -6,11 +6,14 @@ touch each other's memory and no result depends on which thread took which block
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import count, pairwise
-from threading import Event
+from threading import Condition, Event
 
 from flatmin.core.checks import check_count, whole_in
 from flatmin.core.errors import SettingError
@@ -34,6 +37,51 @@ def thread_count(asked: int | None = None) -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+class Slots:
+    """Places where pieces of work run, for several who share so many threads.
+
+    Those in front take a place before those behind, who get one when for a moment nobody in front
+    has wanted it: between two pieces of one who is in front it is not free.
+    """
+
+    MOMENT = 0.02
+
+    def __init__(self, count: int) -> None:
+        self._free, self._changed = count, Condition()
+        self._waiting, self._left = 0, -math.inf
+
+    @contextmanager
+    def front(self) -> Iterator[None]:
+        """A place as soon as there is one."""
+        with self._changed:
+            self._waiting += 1
+            try:
+                self._changed.wait_for(lambda: self._free > 0)
+            finally:
+                self._waiting -= 1
+            self._free -= 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._free, self._left = self._free + 1, time.monotonic()
+                self._changed.notify_all()
+
+    @contextmanager
+    def behind(self) -> Iterator[None]:
+        """A place that nobody in front wants."""
+        with self._changed:
+            while not self._free or self._waiting or time.monotonic() < self._left + self.MOMENT:
+                self._changed.wait(self.MOMENT)
+            self._free -= 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._free += 1
+                self._changed.notify_all()
 
 
 def block_ranges(blocks: int, parts: int) -> list[tuple[int, int]]:

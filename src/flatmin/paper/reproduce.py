@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from threading import Event, Semaphore
+from threading import Event
 from typing import Any
 
 from flatmin.core.checks import check_choice
 from flatmin.core.figures import save
 from flatmin.core.files import make_directory
-from flatmin.core.threads import thread_count
+from flatmin.core.threads import Slots, thread_count
 from flatmin.paper.report import Report, Section
 from flatmin.paper.shipped import PRESETS, shipped_study
 from flatmin.paper.tables import Item, StudyTables, Tables
@@ -64,13 +64,13 @@ def _run(
 ) -> tuple[list[Section], dict[str, float]]:
     """Every study that the items need, once, and every item when its last study is done.
 
-    The costliest study runs beside all others, whose last shards would leave cores idle, and is
-    told of after them.
+    The costliest study runs behind all others, where their last shards would leave cores idle, and
+    is told of after them.
     """
     tables: dict[str, StudyTables] = {}
     seconds: dict[str, float] = {}
     drawn: dict[str, Future[Section]] = {}
-    given_up, told, slots = Event(), Event(), Semaphore(thread_count())
+    given_up, told, slots = Event(), Event(), Slots(thread_count())
 
     def run(name: str) -> tuple[StudyTables, float]:
         begin = time.perf_counter()
@@ -82,7 +82,8 @@ def _run(
             if told.is_set() or not quiet:
                 say(name, status)
 
-        run_study(shipped_study(name, preset), place, progress=tell, slots=slots)
+        slot = slots.behind if quiet else slots.front
+        run_study(shipped_study(name, preset), place, progress=tell, slot=slot)
         store = Store.open(place)
         found = StudyTables(store.read_rows().to_pandas(), store.read_traces().to_pandas())
         return found, time.perf_counter() - begin

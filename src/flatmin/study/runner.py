@@ -12,13 +12,13 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from tempfile import TemporaryDirectory
-from threading import Event, Lock, Semaphore
+from threading import Event, Lock
 from typing import Any
 
 from flatmin.core.errors import SettingError
@@ -139,7 +139,7 @@ def run_study(
     spec: str | None = None,
     progress: bool | Callable[[Status], None] | None = None,
     note: Note | None = None,
-    slots: Semaphore | None = None,
+    slot: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> StudyRun:
     """Run what is missing of a study, and write it to its directory, or to a temporary one.
 
@@ -147,7 +147,7 @@ def run_study(
     processes instead, `scheduler` is the address of a Dask cluster that is there. `only` is the id
     of one shard to run, `spec` the file to name in the command that runs a failed shard alone.
     A shard that fails is recorded and the others go on; the next call tries it again.
-    Studies that are run at once by threads share these by `slots`, of which a shard takes one.
+    Studies that are run at once by threads share these: a shard runs in a `slot`.
     """
     if not isinstance(study, Study):
         study = Study(study)
@@ -181,7 +181,7 @@ def run_study(
                 begun = cluster_pool(study, workers, scheduler, store)
             else:
                 many = thread_count(threads)
-                begun = _thread_pool(study, len(todo), many, course.report, slots)
+                begun = _thread_pool(study, len(todo), many, course.report, slot)
             with begun as pool:
                 started = time.perf_counter()
                 for shard, result in _completed(pool, todo):
@@ -352,7 +352,7 @@ def _thread_pool(
     shards: int,
     threads: int,
     report: Callable[[Shard, int], None],
-    slots: Semaphore | None,
+    slot: Callable[[], AbstractContextManager[None]],
 ) -> Iterator[Pool]:
     """Shards by threads; those under way end soon after the block is left."""
     at_once = min(threads, shards)
@@ -367,7 +367,7 @@ def _thread_pool(
                 raise _Stopped
             report(shard, steps)
 
-        with slots or nullcontext():
+        with slot():
             return [attempt(study, study_hash, shard, threads // at_once, advance)]
 
     executor = ThreadPoolExecutor(at_once, "shard")
