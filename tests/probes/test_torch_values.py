@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 import flatmin.torch as probes
 from flatmin.core.errors import SettingError
 from flatmin.probes.torch_model import TorchModel
+from flatmin.probes.torch_pieces import Sketch
 from flatmin.probes.torch_products import WAYS
 from probes.models import CASES, case, dense
 
@@ -229,6 +230,89 @@ def test_memory_is_that_of_a_step_where_nothing_can_be_cut(name):
     assert records[0].data == "512 samples in 1 batch, whole: its chunks differ"
     assert records[0].how == "finite differences"
     assert found <= 1.2 * step + records[0].memory
+
+
+def _wide(norm, activation=nn.ReLU, width=384):
+    layers = []
+    for inputs in (32, *[width] * 5):
+        layers += [nn.Linear(inputs, width), *([nn.BatchNorm1d(width)] if norm else [])]
+        layers += [activation()]
+    return nn.Sequential(*layers, nn.Linear(width, 3))
+
+
+@pytest.mark.parametrize(
+    ("norm", "samples", "matrix", "how"),
+    [
+        (False, 16, "Hessian", "reverse over reverse"),
+        (True, 16, "Hessian", "reverse over reverse"),
+        (True, 256, "Hessian", "finite differences"),
+        (True, 256, "Gauss-Newton", "forward over reverse"),
+    ],
+)
+def test_memory_is_that_of_a_step_where_weights_count(norm, samples, matrix, how):
+    torch.manual_seed(0)
+    model, x, y = _wide(norm), torch.randn(samples, 32), torch.randint(0, 3, (samples,))
+    step = peak(lambda: LOSS(model(x), y).backward())
+    model.zero_grad()
+    records = []
+    found = peak(
+        lambda: records.append(probes.sharpness(model, LOSS, (x, y), budget=3, matrix=matrix))
+    )
+    assert records[0].how == how
+    assert found <= 1.2 * step + records[0].memory
+
+
+def test_memory_of_gauss_newton_through_batch_norm():
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU()]
+    layers += [nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Flatten()]
+    model = nn.Sequential(*layers, nn.Linear(4096, 3))
+    x, y = torch.randn(64, 1, 16, 16), torch.randint(0, 3, (64,))
+    step = peak(lambda: LOSS(model(x), y).backward())
+    model.zero_grad()
+    records = []
+    found = peak(
+        lambda: records.append(
+            probes.sharpness(model, LOSS, (x, y), budget=3, matrix="Gauss-Newton")
+        )
+    )
+    assert found <= 1.2 * step + records[0].memory
+
+
+@pytest.mark.parametrize("way", ["reverse over reverse", "finite differences"])
+def test_groups_of_parameters_change_no_product(way):
+    torch.manual_seed(0)
+    model, x = _wide(True, nn.GELU, 8).double(), torch.randn(40, 32).double()
+    y = torch.randint(0, 3, (40,))
+    whole, grouped = (TorchModel(model, LOSS, (x, y), how=way) for _ in range(2))
+    grouped._call.waiting = grouped._call.moved = 2000.0
+    v = whole.gaussian(1)
+    truth = dense(model, LOSS, [(x, y)]) @ v
+    for one in (whole, grouped):
+        off = (next(one.parts(v)) - truth).norm() / truth.norm()
+        assert off <= (1e-6 if way == "finite differences" else 1e-12)
+
+
+@pytest.mark.parametrize("size", [5, 1024, 70_000, 300_000])
+def test_a_sketch_has_the_norm_of_its_vector(size):
+    """Within five standard deviations, for vectors of all kinds; it is linear in them."""
+    torch.manual_seed(size)
+    draws = [torch.randn(size), torch.ones(size), torch.arange(size) % 7 - 3.0, torch.zeros(size)]
+    draws[3][size // 2] = -2.0
+    sketches = []
+    for one in draws:
+        names = {"a": slice(0, size // 3), "b": slice(size // 3, size)}
+        v = {name: torch.ones_like(one[place]) for name, place in names.items()}
+        sketch = Sketch(v, {name: one[place] for name, place in names.items()})
+        for name, place in names.items():
+            sketch.add(name, one[place])
+        found = sketch.glance
+        sketches.append(found.sketch)
+        assert np.linalg.norm(found.sketch) == pytest.approx(float(one.norm()), rel=5 / 2048**0.5)
+        assert found.along == pytest.approx(float(one.double().sum()), rel=1e-9, abs=1e-9)
+        assert found.side == pytest.approx(float(one.double() @ one.double()), rel=1e-9)
+    gap = np.linalg.norm(sketches[0] - sketches[1])
+    assert gap == pytest.approx(float((draws[0] - draws[1]).norm()), rel=5 / 2048**0.5)
 
 
 def test_what_spares_memory_is_left_where_it_is_too_coarse(monkeypatch):

@@ -10,6 +10,7 @@ J' (d^2 loss / d output^2) J, with J the Jacobian of the output.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -20,7 +21,7 @@ from jax.flatten_util import ravel_pytree
 from flatmin.core.arrays import Float
 from flatmin.core.checks import check_choice, check_count
 from flatmin.core.errors import DataError, SettingError
-from flatmin.probes.differences import Differences
+from flatmin.probes.differences import Differences, Glance
 
 Function = Callable[[Any, Any], Any]
 Product = Callable[..., jax.Array]
@@ -83,11 +84,9 @@ class JaxModel:
             ),
             "reverse over reverse": jax.jit(jax.grad(lambda w, v, b: jnp.vdot(gradient(w, b), v))),
             "finite differences": lambda w, v, b: self._differences.product(
-                lambda h: self._gradient(w + h * v, b) - self._gradient(w - h * v, b),
+                _Pairs(self._gradient, w, v, b),
                 float(jnp.linalg.norm(w)),
                 float(jnp.linalg.norm(v)),
-                lambda one: float(jnp.vdot(one, v)),
-                jnp.vdot,
             ),
         }
 
@@ -237,3 +236,26 @@ def chunks(batch: Any, most: int | None) -> Iterator[tuple[float, Any]]:
             return leaf[begin:end] if np.ndim(leaf) and len(leaf) == count else leaf
 
         yield (end - begin) / count, jax.tree_util.tree_map(cut, batch)
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """Gradients on both sides of weights w; a vector is its own sketch."""
+
+    gradient: Function
+    w: jax.Array
+    v: jax.Array
+    batch: Any
+
+    def between(self, h: float) -> jax.Array:
+        above, below = (
+            jnp.asarray(self.gradient(self.w + s * h * self.v, self.batch)) for s in (1.0, -1.0)
+        )
+        return above - below
+
+    def glance(self, h: float, kept: jax.Array | None) -> Glance:
+        return self.look(self.between(h), kept)
+
+    def look(self, vector: jax.Array, kept: jax.Array | None) -> Glance:
+        side = 0.0 if kept is None else float(jnp.vdot(vector, kept))
+        return Glance(np.asarray(vector, float), float(jnp.vdot(vector, self.v)), side)

@@ -8,6 +8,7 @@ every product.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -43,6 +44,9 @@ class TorchCall:
         precision = max(torch.finfo(one.dtype).eps for one in self.chosen.values())
         self.differences = Differences(precision)
         self.writes = False  # whether the model does, into its own parameters: it then has copies
+        # Bytes of parameters whose gradients wait at a time, in reverse over reverse; and of those
+        # that are moved, in finite differences.
+        self.waiting = self.moved = math.inf
         self.holds = True  # whether kinks can be held in finite differences
         self._devices = {one.device for one in self.chosen.values()}
         if len(self._devices) > 1:

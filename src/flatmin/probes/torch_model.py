@@ -9,10 +9,12 @@ Memory. A step takes that of its activations, or of its gradients, whichever are
 products on a whole batch take two to three times the activations. So where a step is large, a
 product goes through an eighth of a batch at a time, if the loss of a batch is the mean (or the sum)
 of those of its chunks but for what dropout draws; `data` says so. What normalises over a batch goes
-whole: there finite differences come first, which take the memory of a step and a few vectors, and
-are left for exact products where their error alone is more than the tolerance, or the weights are
-so many that vectors are what counts. Gradients are handed over a parameter at a time (`Sum`), and
-vectors are taken to double precision in parts, so that no copies of them are made.
+whole: there finite differences come first, which take the memory of a step and a copy of the
+weights that are moved, if need be a group at a time. They are left for exact products where their
+error alone is more than the tolerance. Where weights are much more than activations, products are
+exact, and gradients wait for their second half a group at a time. Gradients are handed over a
+parameter at a time (`Sum`), and vectors are taken to double precision in parts, so that no copies
+of them are made.
 """
 
 from __future__ import annotations
@@ -29,13 +31,15 @@ from flatmin.core.checks import check_choice, check_count
 from flatmin.core.errors import DataError, FlatminError, SettingError
 from flatmin.probes.torch_batches import as_batches, chunks, describe, rows
 from flatmin.probes.torch_call import Loss, TorchCall, Values, held, reached, without_dropout
-from flatmin.probes.torch_products import GAUSS_NEWTON_WAYS, WAYS, Sum, gradient
+from flatmin.probes.torch_pieces import Sum
+from flatmin.probes.torch_products import GAUSS_NEWTON_WAYS, WAYS, gradient
 
 MATRICES = ("Hessian", "Gauss-Newton")
-# Bytes of a step (gradients, and what its backward pass needs) from which on memory is spared; into
-# how many chunks batches are cut, if what exact products need, in units of what a backward pass
-# does, is more than the weights; and how many times the weights that is, at most, where they count.
-LARGE, PIECES, EXACT, COMPARABLE = 2e6, 8, 2.0, 4.0
+# Bytes of a step (gradients, and what its backward pass needs) from which on memory is spared; how
+# many times the other one of the two is, at most, where both count; into how many chunks batches
+# are cut, where what a backward pass needs counts, and parameters are put, where that is little.
+# What is moved at a time in finite differences is at most a share of what a backward pass needs.
+LARGE, COMPARABLE, PIECES, GROUPS, ROOM = 2e6, 4.0, 8, 2, 0.2
 DIFFERENCES = "finite differences"
 
 
@@ -59,7 +63,7 @@ class TorchModel:
         self._kinds = {name: one.dtype for name, one in chosen.items()}
         self.size = sum(one.numel() for one in chosen.values())
         # Parts of vectors that are taken to double precision at a time.
-        most = max(2**16, self.size // 64)
+        most = max(2**14, self.size // 64)
         self._places = [slice(at, at + most) for at in range(0, self.size, most)]
         # The widest type holds vectors, the narrowest limits their products.
         wide = all(kind == torch.float64 for kind in self._kinds.values())
@@ -105,7 +109,9 @@ class TorchModel:
             # Tangents of gradients as large as the weights take more than a graph of them.
             self._left[:2] = self._left[1::-1]
         most = self._chunk
-        if most is None and large and EXACT * kept > weights:
+        if large and COMPARABLE * kept <= weights:
+            self._call.waiting = weights / GROUPS
+        elif most is None and large:
             most = -(-longest // PIECES)
         alone = self._chunk is None and longest == 1
         if most is None or (rows(first) <= most and not alone):
@@ -125,10 +131,13 @@ class TorchModel:
                 "way of their own do not allow chunks"
             )
         self._chunk = most if fine else None
+        if large and fine and COMPARABLE * kept * most <= weights * longest:
+            self._call.waiting = weights / GROUPS
         if not alone:
             self.data += f", {most} at a time" if fine else ", whole: its chunks differ"
-        if not (fine or heavy) and self._left[1:] and DIFFERENCES in self._left:
+        if not fine and COMPARABLE * kept > weights and DIFFERENCES in self._left[1:]:
             self._left.insert(0, DIFFERENCES)
+            self._call.moved = ROOM * kept
 
     @property
     def how(self) -> str:

@@ -16,7 +16,8 @@ import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
-from typing import Any
+from inspect import signature
+from typing import Any, TypeVar
 
 import torch
 import torch.autograd.forward_ad as forward_mode
@@ -28,8 +29,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import CheckpointError
 
 from flatmin.core.errors import SettingError
+from flatmin.probes.differences import Glance
 from flatmin.probes.torch_call import TorchCall, Values
 from flatmin.probes.torch_gates import Gates
+from flatmin.probes.torch_pieces import Sketch, Sum, groups
 
 # Out of the derivatives that are being taken, where a sum may be added to. A version of PyTorch
 # without it refuses, and goes reverse over reverse.
@@ -38,46 +41,8 @@ _outside: Callable[[], Any] = getattr(
 )
 
 
-class Sum:
-    """A flat vector to which pieces of vectors are added, a parameter at a time.
-
-    Backward passes hand over the gradient of each parameter as soon as it is there: no second
-    vector is ever whole.
-    """
-
-    def __init__(self, like: Values) -> None:
-        self._places, end, kind = {}, 0, torch.float32
-        for name, one in like.items():
-            self._places[name] = slice(end, end + one.numel())
-            end, kind = end + one.numel(), torch.promote_types(kind, one.dtype)
-        self._size, self._as = end, {"dtype": kind, "device": one.device}
-        self._flat: Tensor | None = None
-        self.weight = 1.0
-
-    @property
-    def flat(self) -> Tensor:
-        """The sum so far."""
-        if self._flat is None:
-            self._flat = torch.zeros(self._size, **self._as)
-        return self._flat
-
-    def add(self, name: str, one: Tensor) -> None:
-        """What belongs to one parameter."""
-        dense = one.to_dense() if one.is_sparse else one
-        self.flat[self._places[name]].add_(dense.detach().reshape(-1), alpha=self.weight)
-
-    def split(self, flat: Tensor) -> Values:
-        """Another vector, by parameter."""
-        return {name: flat[place] for name, place in self._places.items()}
-
-    def add_flat(self, one: Tensor) -> None:
-        """A vector, which is not used any more."""
-        if self._flat is None:
-            self._flat = one.mul_(self.weight)
-        else:
-            self._flat.add_(one, alpha=self.weight)
-
-
+CHANNELS = 8  # groups of them that batch normalisation goes through, in forward mode
+Total = TypeVar("Total", Sum, Sketch)
 Product = Callable[[TorchCall, Values, Values, Any, int, Sum], None]
 
 
@@ -120,7 +85,11 @@ def reverse_over_reverse(
         along = _slope(value, None, leaves, v)
         _pass_on(leaves, total.add)
         if along.requires_grad:  # else the loss is linear in what was chosen
-            along.backward()
+            # The first half of a gradient waits for the other, but only in its group.
+            *others, last = groups(leaves, call.waiting)
+            for some in others:
+                along.backward(inputs=list(some.values()), retain_graph=True)
+            along.backward(inputs=list(last.values()))
 
     with plain_attention():
         call.value(leaves, batch, number, twice)
@@ -130,33 +99,62 @@ def finite_differences(
     call: TorchCall, at: Values, v: Values, batch: Any, number: int, total: Sum
 ) -> None:
     """Central differences, with kinks held where they are at these weights."""
-    gates = Gates()
-    if call.holds:
-        with torch.no_grad(), gates:
-            call.value(at, batch, number)
+    length, size = math.sqrt(inner(v, v)), math.sqrt(inner(at, at))
+    if length > 0.0:
+        pairs = _Pairs(call, at, v, batch, number)
+        total.add_flat(call.differences.product(pairs, size, length))
 
-    def difference(h: float) -> Tensor:
+
+class _Pairs:
+    """Gradients on both sides of the weights, a parameter at a time."""
+
+    def __init__(self, call: TorchCall, at: Values, v: Values, batch: Any, number: int) -> None:
+        self._call, self._at, self._v, self._batch, self._number = call, at, v, batch, number
+        self._gates = Gates()
+        if call.holds:
+            with torch.no_grad(), self._gates:
+                call.value(at, batch, number)
+
+    def between(self, h: float) -> Tensor:
+        """Flat."""
+        return self._sum(h, lambda: Sum(self._at)).flat
+
+    def glance(self, h: float, kept: Tensor | None) -> Glance:
+        """Pieces are let go as they come."""
+        return self._sum(h, lambda: self._sketch(kept)).glance
+
+    def look(self, vector: Tensor, kept: Tensor | None) -> Glance:
+        """At all of its pieces."""
+        found = self._sketch(kept)
+        for name, one in Sum(self._at).split(vector).items():
+            found.add(name, one)
+        return found.glance
+
+    def _sketch(self, kept: Tensor | None) -> Sketch:
+        return Sketch(self._v, None if kept is None else Sum(self._at).split(kept))
+
+    def _sum(self, h: float, make: Callable[[], Total]) -> Total:
+        """H v is the sum of H u over the parts u of v that belong to groups of parameters: only
+        those of a group have a copy at a time."""
+        call, found = self._call, make()
         try:
-            found = Sum(at)
-            for side in (1.0, -1.0):
-                found.weight = side
-                there = {name: torch.add(one, v[name], alpha=side * h) for name, one in at.items()}
-                with gates.held() if call.holds else nullcontext():
-                    gradient(call, there, batch, number, found.add)
-                del there
-            return found.flat
+            for group in groups(self._at, call.moved):
+                for found.weight in (1.0, -1.0):
+                    there = {
+                        name: torch.add(one, self._v[name], alpha=found.weight * h)
+                        if name in group
+                        else one.detach()
+                        for name, one in self._at.items()
+                    }
+                    with self._gates.held() if call.holds else nullcontext():
+                        gradient(call, there, self._batch, self._number, found.add)
+                    del there
+            return found
         except CheckpointError:  # passes of the model's own that the gates do not know of
             if not call.holds:
                 raise
         call.holds = False
-        return difference(h)
-
-    def along(flat: Tensor) -> float:
-        return inner(total.split(flat), v)
-
-    length, size = math.sqrt(inner(v, v)), math.sqrt(inner(at, at))
-    if length > 0.0:
-        total.add_flat(call.differences.product(difference, size, length, along, torch.dot))
+        return self._sum(h, make)
 
 
 def inner(a: Values, b: Values) -> float:
@@ -232,7 +230,8 @@ def gauss_newton(
 
     with plain_attention(), call.drawing(number):
         if forward:
-            out, along = jvp(lambda one: call.output(one, batch[0]), (at,), (v,))
+            with Channels():
+                out, along = jvp(lambda one: call.output(one, batch[0]), (at,), (v,))
         else:
             out, along = call.output(leaves, batch[0], transposed)
     if not isinstance(out, Tensor):
@@ -262,6 +261,26 @@ class Squares(TorchFunctionMode):  # type: ignore[misc, unused-ignore]
             return function(*args, **named)
         square = (args[0] - args[1]) ** 2
         return square.mean() if kind == "mean" else square.sum()
+
+
+class Channels(TorchFunctionMode):  # type: ignore[misc, unused-ignore]
+    """Batch normalisation some channels at a time: its forward derivative makes many copies."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """A call with tensors anywhere in the pass."""
+        named = kwargs or {}
+        if function is not functional.batch_norm or args[0].ndim < 2:
+            return function(*args, **named)
+        given = signature(function).bind(*args, **named).arguments
+        x = given.pop("input")
+        found = torch.empty_like(x)
+        for some in torch.arange(x.shape[1]).tensor_split(min(CHANNELS, x.shape[1])):
+            place = slice(int(some[0]), int(some[-1]) + 1)
+            each = {k: one[place] if isinstance(one, Tensor) else one for k, one in given.items()}
+            found[:, place] = function(x[:, place], **each)
+        return found
 
 
 def plain_attention() -> Any:
