@@ -138,6 +138,11 @@ REFUSED = [
         for rest in (("--learning-rate", "0.01"), ("--flow",))
     ),
     ("runs", _option(*PREDICT[:-2], "--measure", "--runs", "1e12", "t.csv")),
+    (
+        "steps of an atlas of chaotic runs",
+        _option("atlas", "--depth=2", "--rates=0.5,1.5", "--starts=1", "--runs=1",
+                "--init=gaussian", "--steps=1e15"),
+    ),
     ("runs of an atlas", _option("atlas", "--depth", "2", "--runs", "1e12")),
     ("starts of an atlas", _option("atlas", "--depth", "2", "--starts", "1e12")),
     (

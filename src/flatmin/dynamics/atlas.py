@@ -38,6 +38,8 @@ DEPTH, STARTS, STEPS = 10, 4, 20_000
 NOISE = 1e-3
 # Rates of the basins, at most.
 BASIN_RATES = 36
+# Steps of all networks together, at most: a chaotic run never ends before its last step.
+MOST_WORK = 10**10
 
 
 def atlases(
@@ -93,6 +95,11 @@ def atlas(
         raise SettingError(f"an atlas is for one target, got {regression.targets}")
     starts, steps = check_count("starts", starts), check_count("steps", steps)
     runs = 0 if check_nonnegative("runs", runs) == 0.0 else check_count("runs", runs)
+    if (total := work(rates, starts, steps, runs)) > MOST_WORK:
+        raise SettingError(
+            f"an atlas of {total:.3g} steps in all is too large, at most {MOST_WORK:.0e}: ask for "
+            "fewer steps, rates, starts or runs"
+        )
     least = minimal_sharpness(regression, depth).exact
     near = Architecture.mlp(regression.d, depth, width)
     near.check_size(starts * len(rates))

@@ -22,6 +22,8 @@ from flatmin.core.checks import check_positive
 from flatmin.core.errors import DataError
 from flatmin.core.files import read_text
 from flatmin.data.regression import Regression
+from flatmin.data.tables.named import load_npz
+from flatmin.data.tables.source import place_of
 from flatmin.dynamics.endings import State
 from flatmin.dynamics.measures import LAYER_MEASURES, Task
 from flatmin.dynamics.methods import OWN, method_of
@@ -84,7 +86,7 @@ def training_evidence(directory: Path) -> Evidence:
     summary = json.loads(read_text(directory / FILES["summary"]))
     trace = pd.read_parquet(directory / FILES["trace"]).rename(columns=RENAMED)
     problem, initial, final = (
-        dict(np.load(directory / FILES[name])) for name in ("problem", "initial", "final")
+        load_npz(place_of(directory / FILES[name])) for name in ("problem", "initial", "final")
     )
     diverged = summary["state"] == State.DIVERGED.value
     for name, array in [*initial.items(), *(() if diverged else final.items())]:
