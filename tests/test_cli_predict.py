@@ -212,7 +212,8 @@ def test_a_bug_keeps_its_traceback(monkeypatch, table):
 
 def test_the_installed_command_answers_without_heavy_imports():
     command = Path(sys.executable).with_name("flatmin")
-    assert run([command, "--version"]) == (0, f"flatmin {__version__}\n", "")
+    for words in ([command], [sys.executable, "-m", "flatmin"]):
+        assert run([*words, "--version"]) == (0, f"flatmin {__version__}\n", "")
     code = (
         "import sys; sys.argv = ['flatmin', '--help']\n"
         "from flatmin.cli import main\n"
