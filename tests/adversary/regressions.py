@@ -65,7 +65,18 @@ CERTIFICATE = {
     "format": "flatmin certificate 1", "depth": 2, "output_norm": 1.0, "lower": 1.0, "upper": 9.0,
     "t": 1.0, "x": [1.0], "factor": [[1.0]], "product": [[1.0]],
 }  # fmt: skip
+FAR = b"x0,y\n-100,0.3\n-889.5,1.8e-88\n1,48\n16,-22\n2.8e-66,-26\n1e139,827\n"
 FINE = [
+    *(
+        (
+            f"a column that overflows, {words[-1]}",
+            Case(("train", "t.csv", "--target=y", "--depth=2", "--steps=5", *words),
+                 {"t.csv": FAR.replace(b"827", b"8e138") if momentum else FAR}),
+        )
+        for momentum in (False, True)
+        for words in [("--learning-rate=0.5critical", "--momentum=0.5") if momentum
+                      else ("--learning-rate=0.001",)]
+    ),
     ("gzip", _table("t.csv.gz", gzip.compress(CSV, mtime=0))),
     ("standard input", Case((*PREDICT, "-"), stdin=CSV)),
     ("gzip on standard input", Case((*PREDICT, "-"), stdin=gzip.compress(CSV, mtime=0))),

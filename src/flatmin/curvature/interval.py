@@ -69,6 +69,7 @@ def judged(record: Sharpness, low: Any, high: Any, proof: Any, tolerance: float)
     )
 
 
+@np.errstate(all="ignore")  # what overflows proves nothing
 def linear_interval(
     regression: Regression, ensemble: Ensemble, record: Sharpness, tolerance: float
 ) -> Sharpness:
@@ -96,15 +97,14 @@ def in_range(high: Float) -> Float:
     return np.where((high > 0.0) & (high < _TINY), np.inf, high)
 
 
+@np.errstate(all="ignore")
 def linear_spectrum(
     regression: Regression, ensemble: Ensemble, hessian: Hessian, tolerance: float
 ) -> Sharpness:
     """The whole spectrum of linear networks."""
     architecture = ensemble.architecture
     found = sweeps(regression, architecture, ensemble.flat())
-    with np.errstate(over="ignore"):
-        rounding = 4.0 * double_error(found)
-    return whole_spectrum(hessian, rounding, tolerance)
+    return whole_spectrum(hessian, 4.0 * double_error(found), tolerance)
 
 
 def low_end(found: Sweeps, vectors: list[Float]) -> tuple[Float, Float]:

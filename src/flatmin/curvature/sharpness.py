@@ -71,6 +71,7 @@ def on_few_rows(architecture: Architecture, rows: int) -> bool:
     return architecture.parameters <= LANE_PARAMETERS and units * rows <= LANE_SIGNALS
 
 
+@np.errstate(all="ignore")  # what overflows is judged, not warned of
 def sharpness(
     problem: Problem,
     weights: Weights,

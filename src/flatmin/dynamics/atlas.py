@@ -61,6 +61,7 @@ def atlases(
     return Atlases(depths=tuple(atlas(data, one, **settings) for one in sorted(set(chosen))))
 
 
+@np.errstate(all="ignore")  # what overflows is judged, not warned of
 def atlas(
     regression: Problem,
     depth: int,

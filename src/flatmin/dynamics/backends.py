@@ -191,8 +191,8 @@ class SamplesBackend(Backend):
         return 18.0 * architecture.parameters * problem.n
 
     def _small(self, tolerance: float | None) -> tuple[float, float]:
-        usual = _DEFAULT_GRADIENT * self._units.gradient
-        return (usual if tolerance is None else tolerance) ** 2, 0.0
+        limit = _DEFAULT_GRADIENT * self._units.gradient if tolerance is None else tolerance
+        return limit * limit, 0.0  # a power would raise where this is infinite
 
     def _distance(self, flat: Float) -> Float:
         """|P - P*|_F^2; NaN for networks that compute no linear map."""
@@ -349,7 +349,7 @@ class LinearBackend(Backend):
     def _small(self, tolerance: float | None) -> tuple[float, float]:
         """An absolute one, or one relative to |b_1|^4 (see `descent`)."""
         if tolerance is not None:
-            return tolerance**2, 0.0
+            return tolerance * tolerance, 0.0
         size = np.sqrt(self._architecture.depth) * self._units.weight
         move = _RELATIVE_MOVE * 2.0 * self._problem.regression().smallest_eigenvalue * size
         return 0.0, float(move**2)

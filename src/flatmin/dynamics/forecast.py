@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from flatmin.core.checks import check_choice, check_depth, check_positive, check_several
 from flatmin.core.errors import SettingError
 from flatmin.core.pages import Listing, Page, Remarks, number
@@ -120,6 +122,7 @@ class Forecast(Shown):
         return rate_figure(curves, dict(zip(curves, rates, strict=True)))
 
 
+@np.errstate(all="ignore")  # what overflows is judged, not warned of
 def forecast(
     regression: Problem,
     depth: int | None = None,

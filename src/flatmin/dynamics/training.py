@@ -311,6 +311,7 @@ def _with_error(record: Sharpness) -> str:
     return f"{number(record.value)} +- {record.residual:.1e}{certain}"
 
 
+@np.errstate(all="ignore")  # what overflows is judged, not warned of
 def train(
     problem: Problem,
     architecture: Architecture,

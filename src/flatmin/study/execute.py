@@ -46,7 +46,7 @@ def run_shard(
         shard_bytes(study, architecture, shard),
     )
     parts = [[run] for run in runs] if _alone(study) else [runs]
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(all="ignore"):
         results = [_run_part(study, data, architecture, part, threads, progress) for part in parts]
     if len(results) == 1:
         return results[0]
