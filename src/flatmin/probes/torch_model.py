@@ -55,6 +55,7 @@ class TorchModel:
         matrix: str = "Hessian",
         chunk: int | None = None,
         how: str | None = None,
+        large: float | None = None,
     ) -> None:
         self.matrix = check_choice("matrix", matrix, MATRICES)
         self._call = TorchCall(model, loss, parameters)
@@ -79,9 +80,9 @@ class TorchModel:
         self._left = list(self._ways)  # the way in use, and those that are left after it
         self._chunk = None if chunk is None else check_count("chunk", chunk)
         self._sums = False  # whether the loss of a batch is the sum of those of its chunks
-        self._check(max(counts))
+        self._check(max(counts), LARGE if large is None else large)
 
-    def _check(self, longest: int) -> None:
+    def _check(self, longest: int, from_bytes: float) -> None:
         """That the first loss is one finite number; how many samples go through at a time."""
         at, first = self._at(), self.batches[0]
         own = list(self._call.model.parameters())
@@ -104,7 +105,7 @@ class TorchModel:
             )
         kept, weights = sum(found.values()), sum(one.nbytes for one in inside.values())
         del value
-        large, heavy = kept + weights > LARGE, COMPARABLE * weights > kept
+        large, heavy = kept + weights > from_bytes, COMPARABLE * weights > kept
         if large and heavy and self._left == list(WAYS):
             # Tangents of gradients as large as the weights take more than a graph of them.
             self._left[:2] = self._left[1::-1]

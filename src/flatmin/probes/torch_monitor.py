@@ -31,6 +31,9 @@ from flatmin.probes.torch_model import TorchModel
 from flatmin.probes.watch import Check, LivePicture, Watch, tell
 
 FULL_EVERY = 8
+# Bytes of a step from which on memory is spared; below, that makes products two to five times
+# slower (the networks of `flatmin bench monitor`), and a monitor has little time.
+LARGE = 32e6
 CARE = 1.2  # products may take longer than in the last check
 FORGOTTEN = 0.95  # a check: how long the slowest product is remembered
 NEWS = 0.1  # the length of the random part of a quick check's start
@@ -113,7 +116,7 @@ class Monitor(Watch):
         if trained.keys() != self._trained.keys():
             self._trained, self._vector = trained, None
             self._operator = TorchModel(
-                self._model, self._loss, batches, list(trained), **self._way
+                self._model, self._loss, batches, list(trained), **self._way, large=LARGE
             )
 
     @property
