@@ -1,4 +1,4 @@
-"""Singular values and vectors of many matrices; NaN of those that are no numbers.
+"""Spectra of many matrices; NaN of those that are no numbers.
 
 Weights far out overflow, and LAPACK, given an infinity, writes on the terminal.
 """
@@ -22,6 +22,13 @@ def singular_values(matrices: Float) -> Float:
         return np.asarray(np.linalg.svd(matrices, compute_uv=False))
     found = np.full((count, min(rows, columns)), np.nan)
     found[fine] = np.linalg.svd(matrices[fine], compute_uv=False)
+    return found
+
+
+def eigenvalues(blocks: Float) -> Float:
+    """Of symmetric `[matrix, row, column]`, rising."""
+    found, fine = np.full(blocks.shape[:2], np.nan), _fine(blocks)
+    found[fine] = np.linalg.eigvalsh(blocks[fine])
     return found
 
 

@@ -112,8 +112,7 @@ def low_end(found: Sweeps, vectors: list[Float]) -> tuple[Float, Float]:
 
     The largest eigenvalue is never negative: R is a convex quadratic in each layer alone.
     """
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        value, error = quotient(found, vectors)
+    value, error = quotient(found, vectors)
     usable = np.isfinite(value) & np.isfinite(error)
     return np.where(usable, np.maximum(value - error, 0.0), 0.0), np.where(usable, value, 0.0)
 
@@ -130,8 +129,7 @@ def high_end(found: Sweeps, value: Float, tolerance: float) -> Float:
         if not open_.any():
             break
         trial = value * (1.0 + share)
-        with np.errstate(all="ignore"):
-            proved = all_below(found.some(open_), trial[open_])
+        proved = all_below(found.some(open_), trial[open_])
         high[np.flatnonzero(open_)[proved]] = trial[open_][proved]
     return high
 

@@ -33,6 +33,7 @@ import numpy as np
 
 from flatmin.core.arrays import Float, Whole, Yes
 from flatmin.core.seeds import generator
+from flatmin.core.spectra import eigenvalues
 from flatmin.curvature import sharpness
 from flatmin.curvature.directional import sharpness_gradient, slope_along
 from flatmin.curvature.lanczos import Deflated, lanczos
@@ -54,14 +55,6 @@ _OTHERS_TOLERANCE, _OTHERS_PRODUCTS = 1e-4, 60
 CRITICAL, NEAR = 3, 0.95
 # A second direction has at least this share of the swing's variance.
 _SHARE = 1e-3
-
-
-def _spectra(blocks: Float) -> Float:
-    """Eigenvalues of symmetric blocks; nan of those that are no numbers, of networks far out."""
-    found = np.full(blocks.shape[:2], np.nan)
-    finite = np.all(np.isfinite(blocks), axis=(1, 2))
-    found[finite] = np.linalg.eigvalsh(blocks[finite])
-    return found
 
 
 class Middles:
@@ -144,7 +137,7 @@ class Middles:
         near, self.critical[going] = value > NEAR * self.edge[going], 1
         if near.any():
             block, _ = self._leading(flat[near], u[near], value[near], going[near], CRITICAL)
-            others = _spectra(block)[:, :-1] > NEAR * self.edge[going[near], None]
+            others = eigenvalues(block)[:, :-1] > NEAR * self.edge[going[near], None]
             self.critical[going[near]] += others.sum(axis=1)
 
     def _leading(
@@ -186,7 +179,7 @@ class Middles:
             push[chosen] = 0.5 * np.einsum("nm,nmp->np", np.stack(weights, 1), third)
             q[chosen] = np.trace(x, axis1=1, axis2=2)
             if k > 1:
-                spread = _spectra(x)
+                spread = eigenvalues(x)
                 several[chosen] = spread[:, -2] > _SHARE * spread[:, -1]
         return push, q, several
 

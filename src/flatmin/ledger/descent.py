@@ -52,7 +52,7 @@ def better_sample(before: Evidence | None, runs: Evidence) -> Evidence | None:
     of the largest number of rates, `before` if there are not more."""
     if runs.method.name != "descent" or not runs.linear:  # which it is repeated by
         return before
-    for scale in np.unique(runs.scale[np.isfinite(runs.scale)]):  # forged ones may be none
+    for scale in np.unique(runs.scale):
         chosen = runs.scale == scale
         assert runs.learning_rate is not None
         if before is None or len(np.unique(runs.learning_rate[chosen])) > len(_rates(before)):
@@ -66,7 +66,7 @@ def _by_rate(runs: Evidence) -> dict[float, Iterable[Evidence]]:
     if len(rates) > 1:
         few = np.linspace(0, len(rates) - 1, min(len(rates), MOST_RATES)).astype(int)
         return {float(rate): [runs.some(runs.learning_rate == rate)] for rate in rates[few]}
-    if not np.max(runs.steps) / min(SHARES) <= MOST_STEPS:  # forged ones may be no number
+    if np.max(runs.steps) / min(SHARES) > MOST_STEPS:
         return {}
     return {share * float(rates[0]): _repeats(runs, share) for share in SHARES}
 
