@@ -28,7 +28,8 @@ from flatmin.network.ensemble import Ensemble, lane_count
 
 CHECK_EVERY = 16
 # Layers up to this size have a kernel for their width (`lanes.held`; more would leave registers),
-# compiled for ensembles whose runs are at least this long.
+# compiled for ensembles whose runs are at least this long. Shorter ones take the lanes that one
+# network has: eight would save less than a tenth of a second, and take two to compile.
 _HELD_UNITS, _HELD_FLOPS = 8, 2e9
 # Half of a first cache: a larger block of eight lanes is slower than two of four (measured with
 # velocities at d = 5 and L = 10: 0.54 and 0.52 s against 0.43 and 0.46 s). Where a register holds
@@ -44,8 +45,8 @@ _RELATIVE_MOVE = 1e-11
 _DEFAULT_GRADIENT = 1e-12
 
 
-# Kernels that measure sharpness and have been used: for steps without a measurement they do as
-# well, and no other is compiled.
+# Kernels that measure sharpness and have been used, or will be: for steps without a measurement
+# they do as well, and no other is compiled.
 _MEASURING: set[Any] = set()
 
 
@@ -125,6 +126,9 @@ class Backend:
     def expect(self, steps: float) -> None:
         """Prepare for about so many steps of networks in all; no bit depends on it."""
 
+    def expect_sharpness(self) -> None:
+        """Prepare for the sharpness of one network along a run that will follow others."""
+
     def advance(
         self, packed: Packed, block: int, begin: int, steps: int, goes_on: bool = False
     ) -> None:
@@ -161,6 +165,11 @@ def choose(
         problem, architecture, rule, tolerance, kind, goal
     )
     return backend
+
+
+def expect_sharpness(problem: Problem, architecture: Architecture) -> None:
+    """Runs of gradient descent to come are followed by one that records sharpness."""
+    choose(problem, architecture, Rule(), None, np.dtype(float)).expect_sharpness()
 
 
 def step_flops(problem: Problem, architecture: Architecture) -> float:
@@ -302,6 +311,7 @@ class LinearBackend(Backend):
             self._widths, architecture.p, data.sigma, data.w_star, self.kind
         )  # fmt: skip
         self._form: Held | Wide | None = None
+        self._little = False
         inputs = self._widths[:-1]
         self._wide = min(inputs) >= _WIDE_UNITS and not any(d % 4 for d in inputs)
         if self._wide:
@@ -313,18 +323,24 @@ class LinearBackend(Backend):
             return 1
         if isinstance(self._form, Held) and (8 * 8 * numbers > _HELD_BYTES or not wide_registers()):
             return 4
-        return lane_count(numbers, networks)
+        return lane_count(numbers, 1 if self._little else networks)
 
     def expect(self, steps: float) -> None:
         """Square layers have a kernel of their own, where it is worth a compilation."""
         d, top = self._widths[0], self._widths[-1]
-        if set(self._widths[:-1]) != {d} or steps * self.step_flops < _HELD_FLOPS:
+        self._little = steps * self.step_flops < _HELD_FLOPS
+        if self._little or set(self._widths[:-1]) != {d}:
             return
         if max(d, top) <= _HELD_UNITS:
             self._form = Held((0.0,) * d, (0.0,) * top)
         elif isinstance(self._form, Wide) and d <= _ROW_UNITS:
             vector = self._form.vector
             self._form = Wide(vector, (0.0,) * (d // len(vector)))
+
+    def expect_sharpness(self) -> None:
+        """Its kernel does for the runs before as well."""
+        lanes = self.lanes(self._architecture.parameters, 1)
+        _MEASURING.add(self._kernel(lanes))
 
     @staticmethod
     def flops(problem: Problem, architecture: Architecture) -> float:
@@ -364,16 +380,19 @@ class LinearBackend(Backend):
         lanes = packed.weights.shape[2]
         if rows is None:
             rows = _blank(0, False, lanes, self.kind)
-        kernel = (lanes, self.kind, self._form, self._rule and self._rule[1] is None)
         if spectrum is not None:
-            _MEASURING.add(kernel)
-        elif kernel in _MEASURING:
+            _MEASURING.add(self._kernel(lanes))
+        elif self._kernel(lanes) in _MEASURING:
             spectrum = self._spectrum(packed, 0, 0, False, 0.0)
         descend(
             (self.kind.type(0),) * lanes, packed.weights, self._network, packed.runs, self._stop,
             self._rule, self._form, begin, steps, goes_on, every, rows[None], spectrum, block,
             block + 1,
         )  # fmt: skip
+
+    def _kernel(self, lanes: int) -> tuple[object, ...]:
+        """What tells compiled forms of the kernel apart, but for whether sharpness is measured."""
+        return lanes, self.kind, self._form, self._rule and self._rule[1] is None
 
     def _spectrum(
         self, packed: Packed, number: int, window: int, steady: bool, tolerance: float

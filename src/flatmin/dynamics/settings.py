@@ -9,11 +9,11 @@ from flatmin.core.errors import SettingError
 from flatmin.core.progress import Progress
 from flatmin.data.samples import Problem
 from flatmin.data.sets import paper_output_vector, paper_samples
+from flatmin.dynamics import backends
 from flatmin.dynamics.advice import advise
-from flatmin.dynamics.backends import step_flops
 from flatmin.dynamics.endings import LEARNED_AT
 from flatmin.dynamics.methods import METHODS, asked_for, method_of
-from flatmin.dynamics.training import Training, train
+from flatmin.dynamics.training import Training, compile_beside_run, train
 from flatmin.lanes.step_control import FLOW_STEPS
 from flatmin.network.initialisation import (
     DEFAULT_INIT,
@@ -65,6 +65,8 @@ def train_network(
     )
     scale, advice = resolve_scale(scale, init, data, network), None
     if learning_rate is None and not flow:
+        compile_beside_run(network)
+        backends.expect_sharpness(data, network)
         advice = advise(
             data, network, init, scale, learned_at=learned_at, seed=seed, progress=progress
         )
@@ -73,7 +75,7 @@ def train_network(
         learning_rate, steps = advice.learning_rate, steps or advice.steps
     method, default = method_of(name, learning_rate=learning_rate, **own), STEPS
     if flow:
-        step = method.rule.cost * step_flops(data, network)
+        step = method.rule.cost * backends.step_flops(data, network)
         default = int(min(FLOW_STEPS, max(FLOW_WORK / step, 300.0)))
     return train(
         data,

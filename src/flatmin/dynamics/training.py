@@ -365,14 +365,19 @@ def train(
         most=None if record_every else FLOW_ENTRIES,
     )
     options: Options = {"recording": recording, "learned_at": learned_at, "progress": progress}
-    if in_lanes(architecture):
-        from flatmin.curvature.compiled import compile_for_later
-
-        compile_for_later()
+    compile_beside_run(architecture)
     outcome = method.run(problem, initial, steps=steps, **options)
     settings = {"init": init, "scale": float(scale), "seed": seed, "steps": steps}
     settings |= {"learned_at": learned_at, "advice": advice}
     return report(problem, initial, outcome, method, **settings)
+
+
+def compile_beside_run(architecture: Architecture) -> None:
+    """Have what the ends of a run will need compiled beside it and what comes before."""
+    if in_lanes(architecture):
+        from flatmin.curvature.compiled import compile_for_later
+
+        compile_for_later()
 
 
 def report(

@@ -105,7 +105,7 @@ def compile_beside(module: str, *kernels: Any) -> None:
     Where they are needed they are waited for.
     """
     kept = [kernel._cache for kernel in kernels]
-    if not all(isinstance(one, Kept) and one.empty for one in kept):
+    if not all(isinstance(one, Kept) and one.empty and one.name not in _beside for one in kept):
         return
     quiet: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
     try:
