@@ -31,8 +31,9 @@ from flatmin.network.ensemble import laid_out
 Progress = Callable[[int], None]
 
 _ROUNDS, _LONGEST = (256, 1024, 4096, 16384), 16 * 16384
-# Flops of a part of a round's steps, where blocks cannot be dealt out evenly: a few milliseconds.
-_PART_FLOPS = 1e8
+# A round is cut into so many jobs a thread, if none has fewer flops than these, a few milliseconds:
+# what a thread waits for the last of them is about a hundredth.
+_JOBS, _PART_FLOPS = 100, 1e8
 # Flops a slice may take: about a tenth of a second.
 _SLICE_FLOPS = 1e9
 # Numbers in weights whose layers are measured together: NumPy's calls cost more than small layers.
@@ -148,8 +149,8 @@ class Rounds:
         # in turns, a part of their steps at a time, in parts that can be dealt out evenly.
         even = threads // gcd(blocks, threads)
         flops = length * self._backend.step_flops * lanes
-        parts = even * round(flops / (even * _PART_FLOPS)) if even > 1 else 1
-        parts = min(max(parts, 1), length)
+        parts = even * round(min(flops / _PART_FLOPS, _JOBS * threads / blocks) / even)
+        parts = min(max(parts, 1), length) if threads > 1 else 1
         locks, done = [Lock() for _ in range(blocks)], [0] * blocks
 
         def work(job: int, cancelled: Event) -> None:
