@@ -132,4 +132,5 @@ def _section(directory: Path, item: Item, tables: Tables, preset: str) -> Sectio
     picture = directory / "figures" / f"{item.id if item.beyond else f'figure-{item.id}'}.png"
     for suffix in (".pdf", ".png"):
         save(figure, picture.with_suffix(suffix))
+        figure.set_layout_engine("none")  # laid out once: it takes as long as drawing
     return Section(item, picture, item.claims(tables), time.perf_counter() - begin)
