@@ -49,21 +49,23 @@ def _ours(
     return work, float(len(ensemble) * steps)
 
 
-def _limits(architecture: Architecture, lanes: int) -> tuple[dict[str, Any], str]:
+def _limits(architecture: Architecture, lanes: int, extra: int = 0) -> tuple[dict[str, Any], str]:
     """The machine's limits for a step, and the counts behind them.
 
     Of each weight a step needs three fused multiply-adds, two loads and a store (`linear_descent`);
-    those of vectors between layers are fewer by a factor of the width.
+    those of vectors between layers are fewer by a factor of the width. A velocity takes a load, a
+    store and some `extra` multiplications.
     """
-    weights = architecture.parameters
+    weights, beside = architecture.parameters, int(extra > 0)
     limits = {
-        "D": rivals.machine_limit(6.0 * weights),
-        "D alone": rivals.machine_limit(6.0 * weights, threads=1),
-        "M": rivals.traffic_limit(lanes * weights, weights),
+        "D": rivals.machine_limit(2.0 * (3 + extra) * weights),
+        "D alone": rivals.machine_limit(2.0 * (3 + extra) * weights, threads=1),
+        "M": rivals.traffic_limit(lanes * (1 + beside) * weights, (1 + beside) * weights),
     }
     notes = (
-        f"a weight and step: 3 fma, 2 loads, 1 store; {lanes * weights * 8 / 1024:.0f} KB at a "
-        "time; the limit is the smaller share of D and M"
+        f"a weight and step: {3 + extra} multiplications, {2 + beside} loads, {1 + beside} stores; "
+        f"{lanes * (1 + beside) * weights * 8 / 1024:.0f} KB at a time; the limit is the larger "
+        "share of D and M"
     )
     return limits, notes
 
@@ -92,11 +94,12 @@ def gd_linear_d5() -> Result:
     )
 
 
-def _momentum(kind: type[HeavyBall]) -> Result:
+def _momentum(kind: type[HeavyBall], extra: int) -> Result:
     """A method with momentum against gradient descent, d = 5, L = 10, 200 networks."""
     samples, architecture = gaussian_samples(seed=0), Architecture.mlp(5, 10)
     ensemble, steps = start(architecture, 200, 0.4), 20_000
     method = kind(learning_rate=0.1 * rivals.RATE, momentum=0.9)
+    limits, notes = _limits(architecture, 4, extra)
 
     def work() -> object:
         return descend(
@@ -109,21 +112,22 @@ def _momentum(kind: type[HeavyBall]) -> Result:
         f"{method.title}, linear MLP d=5 L=10, 200 networks",
         "seconds per network step",
         (work, float(len(ensemble) * steps)),
-        {"plain": _ours(samples, ensemble, steps)},
+        {"plain": _ours(samples, ensemble, steps), **limits},
         {"plain": 0.6},
         rounds=9,
-        notes="ratio: time of gradient descent over time with momentum",
+        notes=f"plain: time of gradient descent over time with momentum; {notes}",
+        beside=THREADS_OF_D,
     )
 
 
 def heavy_ball_d5() -> Result:
     """Heavy ball against gradient descent."""
-    return _momentum(HeavyBall)
+    return _momentum(HeavyBall, 1)
 
 
 def nesterov_d5() -> Result:
     """Nesterov's method against gradient descent."""
-    return _momentum(Nesterov)
+    return _momentum(Nesterov, 2)
 
 
 def _against_limits(
