@@ -24,7 +24,7 @@ from flatmin.core.threads import over_each
 from flatmin.dynamics.backends import Backend, Packed
 from flatmin.dynamics.measures import LAYER_MEASURES, Task
 from flatmin.dynamics.recording import Recording, Trace
-from flatmin.lanes.entries import COLUMNS, SHARP, SHARPNESS_COLUMNS
+from flatmin.lanes.entries import Rows
 from flatmin.network.architecture import Architecture
 from flatmin.network.ensemble import laid_out
 
@@ -68,6 +68,8 @@ class Rounds:
         """Of each block: entries, networks and weights whose layers are yet to be measured."""
         self._kept = np.zeros(len(state), dtype=np.int64)
         """How many entries each run has."""
+        self._table: Float | None = None
+        """The trace `[column, entry, network]`, if it has just the columns of the backend."""
         self.trace = None if recording is None else self._blank_trace(recording)
 
     @property
@@ -100,7 +102,12 @@ class Rounds:
         )
         self._initial = self._weights(self.state)
         # In one piece, which is not written before there is something to write.
-        values = dict(zip(names, np.empty((len(names), entries, count)), strict=True))
+        table, columns = np.empty((len(names), entries, count)), self._backend.columns(recording)
+        if set(columns) == set(names) and self._backend.entry_kind == table.dtype:
+            self._table, filled = table, dict(zip(columns, table, strict=True))
+            values = {name: filled[name] for name in names}
+        else:
+            values = dict(zip(names, table, strict=True))
         values |= {name: np.full(shape, np.nan) for name, shape in layers.items()}
         return Trace(step=np.arange(entries, dtype=np.int64) * recording.every, values=values)
 
@@ -111,8 +118,6 @@ class Rounds:
 
     def finish(self, threads: int, progress: Progress | None) -> None:
         """Rounds until every run has ended."""
-        if self._recording is not None:
-            self._first_entries(self._pack(threads), threads, self._recording)
         rounds = iter(_ROUNDS)
         length, going = next(rounds), np.count_nonzero(self._going)
         while going:
@@ -125,17 +130,6 @@ class Rounds:
         if progress is not None:
             # Steps that early ends have saved count as done.
             progress(int(self.left.sum()))
-
-    def _first_entries(self, packed: Packed, threads: int, recording: Recording) -> None:
-        """Entries of the first weights."""
-
-        def work(block: int, cancelled: Event) -> None:
-            rows = self._backend.trace(packed, block, 0, 0, 1, 0, recording)
-            self._keep(packed, block, 0, rows)
-            self._measure_layers(block)
-
-        over_each(work, len(packed.weights), threads)
-        self._note(packed)
 
     def _round(self, length: int, threads: int, progress: Progress | None) -> None:
         """Advance every run still going by `length` steps, rounded up to whole entries."""
@@ -191,39 +185,76 @@ class Rounds:
         missing = every - begin % every
         # The steps at which sharpness is measured are not cut.
         before = missing - min(recording.sharpness_steps, every)
+        number, due = begin // every + 1, missing
         if most < missing and before > 0:
-            steps = min(most, before)
+            steps, entries = min(most, before), 0
+        else:
+            # The rest of an entry that was begun, one entry with its layers, or many in one go.
+            single = missing < every or bool(recording.layers)
+            entries = 1 if single else max(1, most // every)
+            steps = missing + (entries - 1) * every
+        if begin == 0:
+            # and that of the first weights
+            if recording.layers:
+                self._trace(packed, block, 0, 0, 0, 0, 1)
+            else:
+                number, due, entries = 0, 0, entries + 1
+        if entries:
+            self._trace(packed, block, begin, steps, due, number, entries)
+        else:
             self._backend.advance(packed, block, begin, steps)
-            return steps
-        # The rest of an entry that was begun, one entry with its layers, or many in one go.
-        single = missing < every or bool(recording.layers)
-        steps, entries = (missing, 1) if single else (every, max(1, most // every))
-        number = begin // every + 1
-        rows = self._backend.trace(packed, block, begin, steps, entries, number, recording)
-        self._keep(packed, block, number, rows)
-        return steps * entries
+        return steps
 
-    def _keep(self, packed: Packed, block: int, first: int, rows: Float) -> None:
-        """Put a block's entries `[entry, quantity, lane]` where they belong."""
+    def _trace(
+        self,
+        packed: Packed,
+        block: int,
+        begin: int,
+        steps: int,
+        due: int,
+        number: int,
+        entries: int,
+    ) -> None:
+        """Steps of one block with so many entries, the first after `due` steps."""
         assert self.trace is not None
         assert self._recording is not None
-        values, lanes = self.trace.values, rows.shape[2]
+        lanes = packed.weights.shape[2]
         members = packed.members[block * lanes : (block + 1) * lanes]
-        where = slice(first, min(first + rows.shape[0], len(self.trace.step)))
-        rows = rows[: where.stop - where.start, :, : len(members)]
-        columns = SHARPNESS_COLUMNS if rows.shape[1] == SHARP else (*COLUMNS, *SHARPNESS_COLUMNS)
-        # Neighbours are copied as they are.
-        beside = np.array_equal(members, members[0] + np.arange(len(members)))
-        place = slice(members[0], members[0] + len(members)) if beside else members
-        for row, name in zip(rows.transpose(1, 0, 2), columns, strict=False):
-            if name in values:
-                values[name][where, place] = np.sqrt(row) if "gradient" in name else row
-        self._kept[members] = where.stop
-        alive = ~np.isnan(rows[0, 0]) if len(rows) else np.zeros(len(members), dtype=bool)
-        if self._recording.layers and alive.any():
+        until = max(min(number + entries, len(self.trace.step)), number)
+        first, several = int(members[0]), len(members)
+        beside = bool(np.all(members[1:] - members[:-1] == 1))
+        if self._table is not None and beside and several == lanes:
+            # Whole blocks of neighbours have their place in the trace.
+            rows = Rows(self._table, number, until, first)
+        else:
+            shape = (len(self._backend.columns(self._recording)), until - number, lanes)
+            rows = Rows(np.empty(shape, self._backend.entry_kind), 0, until - number, 0)
+        self._backend.trace(packed, block, begin, steps, due, number, self._recording, rows)
+        place = slice(first, first + several) if beside else members
+        found = rows.table[:, rows.entry : rows.end, rows.network : rows.network + several]
+        self._keep(found, rows.table is self._table, slice(number, until), place)
+        self._kept[members] = until
+        if self._recording.layers and until > number:
+            self._wait(packed, block, number, members, ~np.isnan(found[0, 0]))
+
+    def _keep(
+        self, found: NDArray[Any], there: bool, entries: slice, networks: slice | Whole
+    ) -> None:
+        """Put a block's entries `[column, entry, network]` where they belong, if they are not."""
+        assert self.trace is not None
+        assert self._recording is not None
+        values, columns = self.trace.values, self._backend.columns(self._recording)
+        for column, name in zip(found, columns, strict=True):
+            square = "gradient" in name
+            if name in values and (square or not there):
+                values[name][entries, networks] = np.sqrt(column) if square else column
+
+    def _wait(self, packed: Packed, block: int, entry: int, members: Whole, alive: Yes) -> None:
+        """The layers of an entry are yet to be measured, of these networks of a block."""
+        if alive.any():
             waiting = self._waiting.setdefault(block, [])
             state = packed.weights[block].T[: len(members)][alive]
-            waiting.append((first, members[alive], state))
+            waiting.append((entry, members[alive], state))
             if len(waiting) * state.size >= _MEASURED_AT_ONCE:
                 self._measure_layers(block)
 

@@ -30,7 +30,7 @@ from flatmin.lanes.algebra import (
     widen,
 )
 from flatmin.lanes.compiling import borrower, compiled, helper, inlined
-from flatmin.lanes.entries import PLAIN, put_entry, put_sharpness
+from flatmin.lanes.entries import PLAIN, SHARP, put_entry, put_row, put_sharpness, rows_of
 from flatmin.lanes.held import held, spread, step_held, times_held, transposed_held
 from flatmin.lanes.layout import Held, Wide, block_of, is_form, scratch
 from flatmin.lanes.momentum_descent import (
@@ -154,7 +154,8 @@ def _clear(diverged, x, size):
 @inlined
 def _scratch(lanes, network, weights):
     """The memory that a block is descended in."""
-    return scratch((2 * _room(network) + network.layout.widths[0]) * len(lanes), weights)
+    numbers = 2 * _room(network) + network.layout.widths[0] + PLAIN + SHARP
+    return scratch(numbers * len(lanes), weights)
 
 
 @inlined
@@ -165,7 +166,7 @@ def _room(network):
 
 @borrower
 def _descend_block(
-    lanes, weights, network, runs, stop, momentum, form, begin, steps, goes_on, every, rows,
+    lanes, weights, network, runs, stop, momentum, form, begin, steps, goes_on, every, due, rows,
     spectrum, states, memory, room,
 ):  # fmt: skip
     """`descend` of one block: its flat weights, and velocities after them, its runs and rows.
@@ -177,10 +178,11 @@ def _descend_block(
     depth, d, size = len(widths) - 1, widths[0], _room(network)
     w, a, extremes = vectors(lanes, weights), vectors(lanes, memory), vectors(lanes, runs.extremes)
     b, error, velocity = a[size:], a[2 * size :], w[layers[depth] :]
-    watched = len(runs.extremes) > 0
+    row, watched = error[d:], len(runs.extremes) > 0
+    sharp, entries = len(rows.table) > (PLAIN if watched else 0), rows.end - rows.entry
 
     eta, todo = vectors(lanes, runs.rate)[0], vectors(lanes, runs.left)[0]
-    step, entry, due, before = 0, 0, every, todo
+    step, entry, stride, before = 0, 0, due, todo
     low = high = value = residual = spent = splat(lanes, np.nan)
     while True:
         if step == steps and goes_on and all_lanes((eta > 0.0) & (todo > 0.5)):
@@ -196,13 +198,14 @@ def _descend_block(
         eta = where(fine & (todo > 0.5), eta, 0.0)
         if not all_lanes(fine):
             _clear(~fine, a, 2 * size)
-        recorded = step == due and entry < len(rows)
+        recorded = step == due and entry < entries
         if spectrum is not None:
-            window = max(min(spectrum.window, every), 1)
+            # of the first weights there is but one
+            number = spectrum.number + entry
+            window = min(spectrum.window, every) if number > 0 else 1
             of_window = step - due + window - 1
-            if spectrum.window > 0 and of_window >= 0 and entry < len(rows):
-                # after the one of the first weights
-                turn = max((spectrum.number + entry - 1) * window + 1, 0) + of_window
+            if sharp and of_window >= 0 and entry < entries:
+                turn = max((number - 1) * window + 1, 0) + of_window
                 pace = eta * (every / window)
                 if momentum is not None:
                     pace = pace / (1.0 - momentum[0])
@@ -220,14 +223,15 @@ def _descend_block(
         forward(w, network, b, a, move, momentum, form, check or measure or watched)
         if recorded:
             # An entry belongs to a lane that took all of its steps and did not diverge in them.
-            row, whole = vectors(lanes, rows[entry]), fine & (before - left == every)
+            whole = fine & (before - left == stride)
             if watched:
                 square, apart = gradient_square(a, b, network.layout), dot(error, error, d)
                 put_entry(row, extremes, excess, apart, square, whole)
-            if spectrum is not None and rows.shape[1] != PLAIN:
+            if spectrum is not None and sharp:
                 begins = PLAIN if watched else 0
                 put_sharpness(row[begins:], value, residual, spent, low, high, whole)
-            entry, due, before = entry + 1, due + every, left
+            put_row(lanes, rows.table, rows.entry + entry, rows.network, row)
+            entry, due, stride, before = entry + 1, due + every, every, left
         elif watched and step > 0:
             widen(extremes, excess)
             widen(extremes[2:], dot(error, error, d))
@@ -240,7 +244,10 @@ def _descend_block(
             vectors(lanes, runs.gradient)[0] = where(fine, square, np.inf)
             vectors(lanes, runs.distance)[0] = where(fine, apart, np.inf)
             # entries that nobody came to
-            rows[entry:] = np.nan
+            for column in range(len(rows.table)):
+                row[column] = np.nan
+            for missing in range(rows.entry + entry, rows.end):
+                put_row(lanes, rows.table, missing, rows.network, row)
             return
         step += 1
         if check:
@@ -270,7 +277,7 @@ def _spectral_scratch(lanes, network, spectrum, weights):
 
 @compiled
 def descend(
-    lanes, weights, network, runs, stop, momentum, form, begin, steps, goes_on, every, rows,
+    lanes, weights, network, runs, stop, momentum, form, begin, steps, goes_on, every, due, rows,
     spectrum, first, last,
 ):  # fmt: skip
     """Descend blocks first..last-1 by at most `steps` steps each.
@@ -284,10 +291,10 @@ def descend(
     form       None, or a `Held` or `Wide` of `layout`
     begin      steps taken before this call
     goes_on    without a trace: blocks all of whose lanes still go are not measured at the end
-    every      after so many steps, and again, an entry is made and runs.extremes begin anew, while
-    rows       [block - first, entry, column, n] has room for it: see `entries`; without
-               runs.extremes only the sharpness. Lanes that did not take all its steps are NaN in
-               it. With `every` 0 there is one, of the first weights
+    every      after so many steps, and again, an entry is made and runs.extremes begin anew,
+    due        the first time after so many, while
+    rows       the `Rows` of the first block, with the others beside it, have room for it; without
+               runs.extremes only the sharpness. Lanes that did not take all its steps are NaN in it
     spectrum   None, or a `Spectrum` of `entries`
     """
     memory = _scratch(lanes, network, weights)
@@ -295,6 +302,7 @@ def descend(
     for block in range(first, last):
         _descend_block(
             lanes, weights[block].reshape(-1), network, block_of(runs, block), stop, momentum,
-            form, begin, steps, goes_on, every, rows[block - first], spectrum,
+            form, begin, steps, goes_on, every, due,
+            rows_of(rows, (block - first) * len(lanes)), spectrum,
             _starts(spectrum, weights, block), memory, room,
         )  # fmt: skip
