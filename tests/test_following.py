@@ -15,7 +15,7 @@ from flatmin.dynamics import backends
 from flatmin.dynamics.descent import descend
 from flatmin.dynamics.recording import Recording
 from flatmin.lanes.layout import Held, linear
-from flatmin.lanes.sweeps import Nodes, begin, dimension, rise, sweep, weigh
+from flatmin.lanes.sweeps import Nodes, begin, dimension, rise, sweep, weigh, x_of
 from flatmin.lanes.vectors import splat, vectors
 from flatmin.network.architecture import Architecture
 from flatmin.network.ensemble import aligned
@@ -102,9 +102,11 @@ def first(lanes, weights, network, form, ab, layers, y, x, out):  # type: ignore
         a, a[size:], a[2 * size :], splat(lanes, 0.5), of, of[depth:], of[2 * depth :],
         of[3 * depth :],
     )  # fmt: skip
-    found = begin(
-        w, network, nodes, vectors(lanes, y), vectors(lanes, x), vectors(lanes, out), form
-    )
+    c = vectors(lanes, x)
+    found = begin(w, network, nodes, vectors(lanes, y), c, vectors(lanes, out), form)
+    for k in range(depth - 1):
+        for i in range(network.layout.widths[k + 1]):
+            c[network.layout.nodes[k + 1] + i] = x_of(network, nodes, k, i, c)
     for i in range(3):
         vectors(lanes, layers)[4 * depth + i] = found[i]
 

@@ -96,9 +96,24 @@ def _step_one(w, v, x, move, b, momentum):
 
 
 @inlined
-def _forward_held(w, network, b, a, move, momentum, hold, keep):
+def _step_all_held(w, network, b, a, move, momentum, hold):
     widths, layers, nodes = network.layout
     velocity, last, like = w[layers[-1] :], len(widths) - 2, hold.layer
+    for k in range(last):
+        above = held(b[nodes[k + 1] :], like)
+        x = held(a[nodes[k] :], like)
+        _step_one(w[layers[k] :], velocity[layers[k] :], x, move, above, momentum)
+    x, above = held(a[nodes[last] :], like), held(b[nodes[last + 1] :], hold.top)
+    _step_one(w[layers[last] :], velocity[layers[last] :], x, move, above, momentum)
+
+
+@inlined
+def _forward_held(w, network, b, a, move, momentum, hold, keep, known):
+    widths, layers, nodes = network.layout
+    velocity, last, like = w[layers[-1] :], len(widths) - 2, hold.layer
+    if known:
+        _step_all_held(w, network, b, a, move, momentum, hold)
+        return
     signal = held(a, like)
     for k in range(last):
         layer, above = w[layers[k] :], held(b[nodes[k + 1] :], like)
@@ -113,10 +128,10 @@ def backward(w, network, b, error, a, form):
     """All b_k, the error w - w* and a_1; returns the excess risk."""
 
 
-def forward(w, network, b, a, move, momentum, form, keep):
+def forward(w, network, b, a, move, momentum, form, keep, known):
     """a_{k+1} = W_k a_k with the old W_k, and the step of W_k by the rate `move`.
 
-    Of held layers the a_k are in memory afterwards only if `keep`.
+    Of held layers the a_k are in memory afterwards only if `keep`, and taken from there if `known`.
     """
 
 
@@ -130,16 +145,16 @@ def _any_backward(w, network, b, error, a, form):
 
 
 @overload(forward, jit_options={"forceinline": True})
-def _any_forward(w, network, b, a, move, momentum, form, keep):
+def _any_forward(w, network, b, a, move, momentum, form, keep, known):
     if is_form(form, Wide):
-        return lambda w, network, b, a, move, momentum, form, keep: forward_wide(
+        return lambda w, network, b, a, move, momentum, form, keep, known: forward_wide(
             w, network, b, a, move, momentum, form
         )
     if is_form(form, Held):
-        return lambda w, network, b, a, move, momentum, form, keep: _forward_held(
-            w, network, b, a, move, momentum, form, keep
+        return lambda w, network, b, a, move, momentum, form, keep, known: _forward_held(
+            w, network, b, a, move, momentum, form, keep, known
         )
-    return lambda w, network, b, a, move, momentum, form, keep: _forward(
+    return lambda w, network, b, a, move, momentum, form, keep, known: _forward(
         w, network, b, a, move, momentum
     )
 
@@ -198,7 +213,7 @@ def _descend_block(
         eta = where(fine & (todo > 0.5), eta, 0.0)
         if not all_lanes(fine):
             _clear(~fine, a, 2 * size)
-        recorded = step == due and entry < entries
+        recorded, known = step == due and entry < entries, False
         if spectrum is not None:
             # of the first weights there is but one
             number = spectrum.number + entry
@@ -213,14 +228,16 @@ def _descend_block(
                     lanes, w, network, a, b, form, spectrum, vectors(lanes, states), turn, pace,
                     room,
                 )  # fmt: skip
-                first = of_window == 0
+                # of which all a_k came
+                first, known = of_window == 0, True
                 low = smaller(value, splat(lanes, np.inf) if first else low)
                 high = larger(value, splat(lanes, -np.inf) if first else high)
                 spent = products + (splat(lanes, 0.0) if first else spent)
         move, left = splat(lanes, 0.0) if measure else eta, todo
         todo = todo - where(move > 0.0, 1.0, 0.0)
         check = (begin + step + 1) % stop.check == 0
-        forward(w, network, b, a, move, momentum, form, check or measure or watched)
+        keep = check or measure or watched
+        forward(w, network, b, a, move, momentum, form, keep, known)
         if recorded:
             # An entry belongs to a lane that took all of its steps and did not diverge in them.
             whole = fine & (before - left == stride)

@@ -29,7 +29,17 @@ from flatmin.lanes.compiling import compiled, helper, inlined
 from flatmin.lanes.entries import CHANGES, PROBE_EVERY, TILE, in_tiles
 from flatmin.lanes.lanczos import inverse_or_zero
 from flatmin.lanes.layout import scratch
-from flatmin.lanes.sweeps import Nodes, begin, chain, coordinates, dimension, rise, sweep, weigh
+from flatmin.lanes.sweeps import (
+    Nodes,
+    begin,
+    chain,
+    coordinates,
+    dimension,
+    rise,
+    sweep,
+    weigh,
+    x_of,
+)
 from flatmin.lanes.tiles import outer, put, scaled, take
 from flatmin.lanes.tridiagonal import top_of_tridiagonal
 from flatmin.lanes.vectors import absolute, all_lanes, fma, root, splat, vectors, where
@@ -230,7 +240,8 @@ def _within(x, bound):
 
 @helper
 def _search(
-    lanes, w, network, a, b, form, spectrum, done, goes_on, begun, ahead, apart, side, scale, room
+    lanes, w, network, nodes_of, form, spectrum, done, goes_on, begun, ahead, apart, side, scale,
+    room,
 ):  # fmt: skip
     """`largest_eigenvalue` in the lanes that are not done, from the product of `begin`.
 
@@ -245,12 +256,13 @@ def _search(
             q[y_at + j], q[size + y_at + j] = ahead[nodes[k] + j], apart[nodes[k] + j]
         if k < len(widths) - 2:
             for i in range(widths[k + 1]):
-                q[x_at + i] = side[nodes[k + 1] + i] if goes_on else splat(lanes, 0.0)
+                q[x_at + i] = x_of(network, nodes_of, k, i, side) if goes_on else splat(lanes, 0.0)
                 q[size + x_at + i] = 0.0
     for i in range(dimension(network.layout), size):
         q[i], q[size + i] = 0.0, 0.0
     found = largest_eigenvalue(
-        w, network, a, b, form, scale, done, goes_on, begun, 1.0, spectrum.tolerance,
+        w, network, nodes_of.a, nodes_of.b, form, scale, done, goes_on, begun, 1.0,
+        spectrum.tolerance,
         spectrum.max_products, spectrum.basis, vectors(lanes, room),
     )  # fmt: skip
     for k in range(len(widths) - 1):
@@ -342,14 +354,12 @@ def follow(lanes, w, network, a, b, form, spectrum, state, turn, pace, room):
         # nothing is known of the scale
         done, scale = ~(scale > 0.0), splat(lanes, 0.0)
     # H v of unit v
-    part = root(inverse * per)
-    more = part * inverse_or_zero(theta)
-    part = fma(-along, more, part)
+    part = root(inverse * per) * inverse_or_zero(theta)
     if not all_lanes(done):
         for e in range(size):
-            ahead[e] = where(done, fma(apart[e], more, part * ahead[e]), ahead[e])
+            ahead[e] = where(done, part * (ahead[e] + apart[e]), ahead[e])
         found = _search(
-            lanes, w, network, a, b, form, spectrum, done, not begins, (own, across, square),
+            lanes, w, network, nodes_of, form, spectrum, done, not begins, (own, across, square),
             ahead, apart, side, scale, room,
         )  # fmt: skip
         value = where(done, value, found[0])
@@ -357,12 +367,13 @@ def follow(lanes, w, network, a, b, form, spectrum, state, turn, pace, room):
         products = where(done, products, found[2])
         # a vector has two signs
         part = where(done | ~(_product(network, weights, ahead, state) < 0.0), 1.0, -1.0)
-        more = splat(lanes, 0.0)
+        for e in range(size):
+            apart[e] = 0.0
     by_0 = by_1 = by_2 = by_3 = splat(lanes, 0.0)
     for k in range(len(widths) - 1):
         weight = weights[k]
         for e in range(nodes[k], nodes[k + 1]):
-            new = fma(apart[e], more, part * ahead[e])
+            new = part * (ahead[e] + apart[e])
             change = splat(lanes, 0.0) if begins else new - state[e]
             weighed, one, two = weight * change, d_1[e], d_2[e]
             by_0 = fma(weighed, change, by_0)
