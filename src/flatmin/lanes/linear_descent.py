@@ -31,15 +31,17 @@ from flatmin.lanes.algebra import (
 )
 from flatmin.lanes.compiling import borrower, compiled, helper, inlined
 from flatmin.lanes.entries import PLAIN, SHARP, put_entry, put_row, put_sharpness, rows_of
-from flatmin.lanes.held import held, spread, step_held, times_held, transposed_held
+from flatmin.lanes.held import held, spread, step_held, transposed_held
+from flatmin.lanes.joined import may_wait, step_and_down, take_error
+from flatmin.lanes.joined import step as take_step
 from flatmin.lanes.layout import Held, Wide, block_of, is_form, scratch
 from flatmin.lanes.momentum_descent import (
     steady_square,
     step_held_with_velocity,
     times_and_step_with_velocity,
 )
-from flatmin.lanes.sharpness import follow, sharpness_scratch
-from flatmin.lanes.tiles import inner, outer, put, scaled
+from flatmin.lanes.sharpness import follow, foreseen, probes, sharpness_scratch
+from flatmin.lanes.tiles import put, scaled
 from flatmin.lanes.vectors import absolute, all_lanes, splat, vectors, where
 from flatmin.lanes.wide import backward_wide, forward_wide
 
@@ -65,11 +67,7 @@ def _backward_held(w, network, b, error, a, hold):
     for k in range(last - 1, -1, -1):
         x = transposed_held(w[layers[k] :], x, like)
         put(b[nodes[k] :], 1, x)
-    apart = outer(spread(w, network.target, like), splat(w, -1.0), x)
-    half = times_held(network.sigma, apart)
-    put(error, 1, apart)
-    put(a, 1, scaled(2.0, half))
-    return inner(half, apart, 0.0)
+    return take_error(w, network, x, error, a, like)
 
 
 @inlined
@@ -96,24 +94,9 @@ def _step_one(w, v, x, move, b, momentum):
 
 
 @inlined
-def _step_all_held(w, network, b, a, move, momentum, hold):
+def _forward_held(w, network, b, a, move, momentum, hold, keep):
     widths, layers, nodes = network.layout
     velocity, last, like = w[layers[-1] :], len(widths) - 2, hold.layer
-    for k in range(last):
-        above = held(b[nodes[k + 1] :], like)
-        x = held(a[nodes[k] :], like)
-        _step_one(w[layers[k] :], velocity[layers[k] :], x, move, above, momentum)
-    x, above = held(a[nodes[last] :], like), held(b[nodes[last + 1] :], hold.top)
-    _step_one(w[layers[last] :], velocity[layers[last] :], x, move, above, momentum)
-
-
-@inlined
-def _forward_held(w, network, b, a, move, momentum, hold, keep, known):
-    widths, layers, nodes = network.layout
-    velocity, last, like = w[layers[-1] :], len(widths) - 2, hold.layer
-    if known:
-        _step_all_held(w, network, b, a, move, momentum, hold)
-        return
     signal = held(a, like)
     for k in range(last):
         layer, above = w[layers[k] :], held(b[nodes[k + 1] :], like)
@@ -128,10 +111,10 @@ def backward(w, network, b, error, a, form):
     """All b_k, the error w - w* and a_1; returns the excess risk."""
 
 
-def forward(w, network, b, a, move, momentum, form, keep, known):
+def forward(w, network, b, a, move, momentum, form, keep):
     """a_{k+1} = W_k a_k with the old W_k, and the step of W_k by the rate `move`.
 
-    Of held layers the a_k are in memory afterwards only if `keep`, and taken from there if `known`.
+    Of held layers the a_k are in memory afterwards only if `keep`.
     """
 
 
@@ -145,16 +128,16 @@ def _any_backward(w, network, b, error, a, form):
 
 
 @overload(forward, jit_options={"forceinline": True})
-def _any_forward(w, network, b, a, move, momentum, form, keep, known):
+def _any_forward(w, network, b, a, move, momentum, form, keep):
     if is_form(form, Wide):
-        return lambda w, network, b, a, move, momentum, form, keep, known: forward_wide(
+        return lambda w, network, b, a, move, momentum, form, keep: forward_wide(
             w, network, b, a, move, momentum, form
         )
     if is_form(form, Held):
-        return lambda w, network, b, a, move, momentum, form, keep, known: _forward_held(
-            w, network, b, a, move, momentum, form, keep, known
+        return lambda w, network, b, a, move, momentum, form, keep: _forward_held(
+            w, network, b, a, move, momentum, form, keep
         )
-    return lambda w, network, b, a, move, momentum, form, keep, known: _forward(
+    return lambda w, network, b, a, move, momentum, form, keep: _forward(
         w, network, b, a, move, momentum
     )
 
@@ -199,45 +182,60 @@ def _descend_block(
     eta, todo = vectors(lanes, runs.rate)[0], vectors(lanes, runs.left)[0]
     step, entry, stride, before = 0, 0, due, todo
     low = high = value = residual = spent = splat(lanes, np.nan)
+    # a step that waits for the next way down, and its rate
+    waits, rate = False, eta
     while True:
+        measured, joined, turn, of_window, of_y = False, False, 0, 0, eta
+        if spectrum is not None:
+            # of the first weights there is but one
+            number = spectrum.number + entry
+            window = max(min(spectrum.window, every), 1) if number > 0 else 1
+            of_window = step - due + window - 1
+            turn = max((number - 1) * window + 1, 0) + of_window
+            measured = sharp and of_window >= 0 and entry < entries
+            joined = waits and measured and step < steps and not probes(turn)
+        if waits and not joined:
+            take_step(w, network, b, a, rate, form)
         if step == steps and goes_on and all_lanes((eta > 0.0) & (todo > 0.5)):
             vectors(lanes, runs.rate)[0], vectors(lanes, runs.left)[0] = eta, todo
             return
         # the last pass has rate 0: it only measures the excess risk and the gradient
         measure = step == steps or (step % stop.check == 0 and all_lanes(eta == 0.0))
         # In a lane that overflows e' Sigma e can come out as -inf.
-        excess = absolute(backward(w, network, b, error, a, form))
+        if spectrum is not None and joined:
+            ahead, c, nodes_of, _ = foreseen(
+                lanes, network, a, b, spectrum, vectors(lanes, states), room
+            )
+            excess, of_y = step_and_down(w, network, b, error, a, rate, nodes_of, ahead, c, form)
+        else:
+            excess = backward(w, network, b, error, a, form)
+        excess = absolute(excess)
 
         # a lane stops at rate 0: no steps left, or the excess beyond the limit or NaN
         fine = excess < stop.limit
         eta = where(fine & (todo > 0.5), eta, 0.0)
         if not all_lanes(fine):
             _clear(~fine, a, 2 * size)
-        recorded, known = step == due and entry < entries, False
-        if spectrum is not None:
-            # of the first weights there is but one
-            number = spectrum.number + entry
-            window = min(spectrum.window, every) if number > 0 else 1
-            of_window = step - due + window - 1
-            if sharp and of_window >= 0 and entry < entries:
-                turn = max((number - 1) * window + 1, 0) + of_window
-                pace = eta * (every / window)
-                if momentum is not None:
-                    pace = pace / (1.0 - momentum[0])
-                value, residual, products = follow(
-                    lanes, w, network, a, b, form, spectrum, vectors(lanes, states), turn, pace,
-                    room,
-                )  # fmt: skip
-                # of which all a_k came
-                first, known = of_window == 0, True
-                low = smaller(value, splat(lanes, np.inf) if first else low)
-                high = larger(value, splat(lanes, -np.inf) if first else high)
-                spent = products + (splat(lanes, 0.0) if first else spent)
+        recorded = step == due and entry < entries
+        if spectrum is not None and measured:
+            pace = eta * (every / window)
+            if momentum is not None:
+                pace = pace / (1.0 - momentum[0])
+            value, residual, products = follow(
+                lanes, w, network, a, b, form, spectrum, vectors(lanes, states), turn, pace, room,
+                joined, of_y,
+            )  # fmt: skip
+            first = of_window == 0
+            low = smaller(value, splat(lanes, np.inf) if first else low)
+            high = larger(value, splat(lanes, -np.inf) if first else high)
+            spent = products + (splat(lanes, 0.0) if first else spent)
         move, left = splat(lanes, 0.0) if measure else eta, todo
         todo = todo - where(move > 0.0, 1.0, 0.0)
         check = (begin + step + 1) % stop.check == 0
-        keep = check or measure or watched
-        forward(w, network, b, a, move, momentum, form, keep, known)
+        # a measurement has found all a_k
+        waits, rate = measured and may_wait(form, momentum), move
+        if not waits:
+            forward(w, network, b, a, move, momentum, form, check or measure or watched)
         if recorded:
             # An entry belongs to a lane that took all of its steps and did not diverge in them.
             whole = fine & (before - left == stride)

@@ -31,12 +31,13 @@ from flatmin.lanes.lanczos import inverse_or_zero
 from flatmin.lanes.layout import scratch
 from flatmin.lanes.sweeps import (
     Nodes,
-    begin,
     chain,
     coordinates,
     dimension,
+    down,
     rise,
     sweep,
+    up,
     weigh,
     x_of,
 )
@@ -295,54 +296,76 @@ def _stir(w, network, alpha, beta):
     return root(most)
 
 
+@inlined
+def foreseen(lanes, network, a, b, spectrum, state, room):
+    """Of what is kept of a run: y_k foreseen, where c_k go, the nodes, with the scale foreseen."""
+    size = in_tiles(network.layout.nodes[-2])
+    numbers = state[(2 + CHANGES) * size :]
+    before, factors = numbers[1:], numbers[10:]
+    c, alpha, beta, per_b, moved, _, _, _, _, _, _, q = _places(
+        network, spectrum.basis, vectors(lanes, room)
+    )
+    last, g, h, i = numbers[0], factors[0], factors[1], factors[2]
+    scale = fma(i, before[2], fma(h, before[1], fma(g, before[0], last)))
+    scale = where((scale > 0.5 * last) & (scale < 2.0 * last), scale, last)
+    scale = where(scale > 0.0, scale, 1.0)
+    side = q[(spectrum.basis + 1) * padded(network.layout) + size :]
+    return state[size:], side, Nodes(a, b, c, 1.0 / scale, alpha, beta, per_b, moved), scale
+
+
+@inlined
+def probes(turn):
+    """Whether a probe may be added at this turn to what was foreseen."""
+    return turn % PROBE_EVERY == 0
+
+
 @helper
-def follow(lanes, w, network, a, b, form, spectrum, state, turn, pace, room):
+def follow(
+    lanes, w, network, a, b, form, spectrum, state, turn, pace, room, is_down, of_y
+):  # fmt: skip
     """The sharpness of a block at its turn-th measurement in a run, as `largest_eigenvalue`.
 
     The y_k of the next eigenvector are looked for near y + g d_n + h d_{n-1} + i d_{n-2}, with d_n
     the last change of y, d_{n-1} the one before, and the factors that were best the last time
     (`_course`). Where a run goes on smoothly this extrapolates; where it swings to and fro g is
     about -1, which is the eigenvector before the last one. The eigenvalue is foreseen by the same
-    factors, and x_k follows from both (`sweeps.begin`). So mostly one
+    factors, and x_k follows from both (`sweeps.down`). So mostly one
     product is enough, and its Rayleigh quotient is the value. Changes are compared in a metric that
     is that of the weights, for units not to matter, but of weights now and then: products of
     changes of different turns are kept.
 
-    state  of the block, as `entries.followed` has it
-    pace   what weights move from one turn to the next, of their gradient
+    state           of the block, as `entries.followed` has it
+    pace            what weights move from one turn to the next, of their gradient
+    is_down, of_y   whether the way down was taken, and what `sweeps.down` returned
     """
     widths, _, nodes = network.layout
     size = in_tiles(nodes[-2])
     newest = turn % CHANGES
-    ahead = state[size:]
-    d_1 = state[(2 + (newest + 2) % CHANGES) * size :]
+    ahead, side, nodes_of, scale = foreseen(lanes, network, a, b, spectrum, state, room)
+    inverse, d_1 = nodes_of.inverse, state[(2 + (newest + 2) % CHANGES) * size :]
     d_2 = state[(2 + (newest + 1) % CHANGES) * size :]
     d_3 = state[(2 + newest) * size :]
     numbers = state[(2 + CHANGES) * size :]
     known, before, factors, weights = numbers[4:], numbers[1:], numbers[10:], numbers[14:]
-    c, alpha, beta, per_b, moved, _, _, _, _, _, _, q = _places(
-        network, spectrum.basis, vectors(lanes, room)
-    )
+    q = _places(network, spectrum.basis, vectors(lanes, room))[11]
     apart = q[(spectrum.basis + 1) * padded(network.layout) :]
-    side = apart[size:]
     last, g, h, i = numbers[0], factors[0], factors[1], factors[2]
-    scale = fma(i, before[2], fma(h, before[1], fma(g, before[0], last)))
-    scale = where((scale > 0.5 * last) & (scale < 2.0 * last), scale, last)
-    scale = where(scale > 0.0, scale, 1.0)
     stirred, begins = numbers[13], turn == 0
     if turn % _SELDOM == 0:
         for k in range(len(widths) - 1):
             b_k = b[nodes[k + 1] :]
             weights[k] = chain(b_k, b_k, widths[k + 1])
-    if turn % PROBE_EVERY == 0:
+    if probes(turn):
         due = stirred > (_STIRRED if turn % _SELDOM else -1.0)
         add_probe(network, b, spectrum.probe, where(due, 1.0, 0.0), ahead)
         numbers[13] = where(due, 0.0, stirred)
-    inverse = 1.0 / scale
-    nodes_of = Nodes(a, b, c, inverse, alpha, beta, per_b, moved)
-    own, across, square = begin(w, network, nodes_of, ahead, side, apart, form)
+    if not is_down:
+        of_y = down(w, network, nodes_of, ahead, side, form)
+    own, across, square = up(w, network, nodes_of, ahead, side, of_y, apart, form)
     if (turn + 1) % PROBE_EVERY == 0:
-        numbers[13] = fma(PROBE_EVERY * pace, scale * _stir(w, network, alpha, beta), stirred)
+        numbers[13] = fma(
+            PROBE_EVERY * pace, scale * _stir(w, network, nodes_of.alpha, nodes_of.beta), stirred
+        )
     per = inverse_or_zero(own)
     along = per * across
     told = along * along

@@ -11,7 +11,7 @@ alpha_k = |a_k|^2 then <V, V'> = sum_k alpha_k x.x' + beta_k y.y', and H V is
 No unit vectors are needed: where a_k is rounding noise, as at the end of training, x_k has no
 weight, but stays put.
 
-H V has x_k of y alone. So of an eigenvector x_k follows from y_k and the eigenvalue (`begin`).
+H V has x_k of y alone. So of an eigenvector x_k follows from y_k and the eigenvalue (`down`).
 
 Coordinates lie as y_1, x_1, y_2, x_2, .., y_L. H is divided by a scale, about its largest
 eigenvalue, and so are alpha_k, beta_k and with them all <V, V'>: so no power of H leaves the range
@@ -95,13 +95,13 @@ def weigh(network, nodes_of):
 
 
 @inlined
-def _begin(w, network, nodes_of, y, c, out):
+def _down(w, network, nodes_of, y, c):
     widths, layers, nodes = network.layout
-    a, b, e, inverse, alpha, beta, per_b, moved = nodes_of
-    last = len(widths) - 2
+    b, inverse, alpha, beta = nodes_of.b, nodes_of.inverse, nodes_of.alpha, nodes_of.beta
+    per_b, moved, last = nodes_of.per_b, nodes_of.moved, len(widths) - 2
     p = b[nodes[last + 1] :]
     beta[last] = inverse * chain(p, p, widths[last + 1])
-    of_y = of_x = crossed = size = 0.0
+    of_y = 0.0
     for k in range(last, -1, -1):
         rows, columns, at = widths[k + 1], widths[k], nodes[k]
         y_k, c_k, below = y[at:], c[nodes[k + 1] :], c[at:]
@@ -116,6 +116,15 @@ def _begin(w, network, nodes_of, y, c, out):
             below[j] = beta[k] * y_k[j]
         if k < last:
             transposed_times(w[layers[k] :], rows, columns, c_k, below, True)
+    return of_y
+
+
+@inlined
+def _up(w, network, nodes_of, y, c, of_y, out):
+    widths, layers, nodes = network.layout
+    a, b, e, inverse, alpha, beta, _, moved = nodes_of
+    last, of_x = len(widths) - 2, 0.0
+    crossed = size = of_x
     input_gradient(network.sigma, c, e)
     between = chain(c, e, widths[0])
     for k in range(last):
@@ -144,26 +153,51 @@ def _begin(w, network, nodes_of, y, c, out):
 
 
 @inlined
-def _begin_held(w, network, nodes_of, y, c_of, out, like):
+def leave(network, nodes_of, k, b_k, y_k, c, c_of, of_y):
+    """What the way down keeps of a held layer with c_k; returns beta_k y_k as well."""
+    inverse, nodes = nodes_of.inverse, network.layout.nodes
+    square, along = inner(b_k, b_k, 0.0), inner(c, b_k, 0.0)
+    beta, per = inverse * square, inverse_or_zero(square)
+    move = per * along
+    nodes_of.beta[k], nodes_of.per_b[k], nodes_of.moved[k] = beta, per, move
+    nodes_of.alpha[k] = fma(-move, along, inner(c, c, 0.0))
+    put(c_of[nodes[k + 1] :], 1, c)
+    return fma(beta, inner(y_k, y_k, 0.0), of_y), scaled(beta, y_k)
+
+
+@inlined
+def leave_last(network, nodes_of, y_k):
+    """As `leave`, of the last layer, below which c_k begins."""
+    widths, nodes, last = (
+        network.layout.widths,
+        network.layout.nodes,
+        len(network.layout.widths) - 2,
+    )
+    p = nodes_of.b[nodes[last + 1] :]
+    beta = nodes_of.inverse * chain(p, p, widths[last + 1])
+    nodes_of.beta[last] = beta
+    return fma(beta, inner(y_k, y_k, 0.0), splat(beta, 0.0)), scaled(beta, y_k)
+
+
+@inlined
+def _down_held(w, network, nodes_of, y, c_of, like):
     widths, layers, nodes = network.layout
-    a, b, _, inverse, alpha, beta, per_b, moved = nodes_of
     last = len(layers) - 2
-    p = b[nodes[last + 1] :]
-    here = inverse * chain(p, p, widths[last + 1])
-    y_k = held(y[nodes[last] :], like)
-    beta[last], c = here, scaled(here, y_k)
-    of_y = fma(here, inner(y_k, y_k, 0.0), splat(inverse, 0.0))
-    of_x = crossed = size = splat(inverse, 0.0)
+    of_y, c = leave_last(network, nodes_of, held(y[nodes[last] :], like))
     for k in range(last - 1, -1, -1):
-        b_k, y_k = held(b[nodes[k + 1] :], like), held(y[nodes[k] :], like)
-        square, along = inner(b_k, b_k, 0.0), inner(c, b_k, 0.0)
-        here, per = inverse * square, inverse_or_zero(square)
-        move = per * along
-        beta[k], per_b[k], moved[k] = here, per, move
-        alpha[k] = fma(-move, along, inner(c, c, 0.0))
-        of_y = fma(here, inner(y_k, y_k, 0.0), of_y)
-        put(c_of[nodes[k + 1] :], 1, c)
-        c = transposed_held(w[layers[k] :], c, scaled(here, y_k))
+        b_k, y_k = held(nodes_of.b[nodes[k + 1] :], like), held(y[nodes[k] :], like)
+        of_y, begun = leave(network, nodes_of, k, b_k, y_k, c, c_of, of_y)
+        c = transposed_held(w[layers[k] :], c, begun)
+    put(c_of, 1, c)
+    return of_y
+
+
+@inlined
+def _up_held(w, network, nodes_of, y, c_of, of_y, out, like):
+    widths, layers, nodes = network.layout
+    a, b, _, inverse, alpha, beta, _, moved = nodes_of
+    last, of_x, c = len(layers) - 2, splat(inverse, 0.0), held(c_of, like)
+    crossed = size = of_x
     e = scaled(2.0, times_held(network.sigma, c))
     between, a_k = inner(c, e, 0.0), held(a, like)
     for k in range(last):
@@ -190,7 +224,7 @@ def _begin_held(w, network, nodes_of, y, c_of, out, like):
 
 @inlined
 def x_of(network, nodes_of, k, i, c):
-    """A coordinate of the x_k of `begin`, from its c."""
+    """A coordinate of the x_k of `down`, from its c."""
     at = network.layout.nodes[k + 1] + i
     return fma(nodes_of.b[at], -nodes_of.moved[k], c[at])
 
@@ -292,12 +326,20 @@ def _sweep_held(w, network, nodes_of, q, shift, out, like):
     return own, between, size
 
 
-def begin(w, network, nodes_of, y, c, out, form):
-    """The product with q of which only the y_k are given: x_k is taken for which (H q)_x = x.
+def down(w, network, nodes_of, y, c, form):
+    """The way down of the product with q of which only the y_k are given: x_k is taken for which
+    (H q)_x = x.
 
-    So nothing but y_k is left of H q - q: that is `out`. Here y and out have y_k, and c has c_k,
-    where nodes are (`x_of` has x_k). On the way all a_k come from a_1, and what `weigh` finds.
-    Returns <q, q>, <q, out> and <out, out>, all of it scaled, where
+    Here y has y_k, and c has c_k, where nodes are (`x_of` has x_k). On the way comes what `weigh`
+    finds, but not alpha_k, in the place of which is |x_k|^2. Returns the sum of beta_k |y_k|^2.
+    """
+
+
+def up(w, network, nodes_of, y, c, of_y, out, form):
+    """The way up after `down`, which returned `of_y`: nothing but y_k is left of H q - q, in `out`.
+
+    On the way all a_k come from a_1, and alpha_k. Returns <q, q>, <q, out> and <out, out>, all of
+    it scaled, where
 
         <q, H q> = c_0.e_1 + 2 sum_k alpha_k |x_k|^2 + m_k beta_k (y_k.a_k)
 
@@ -309,13 +351,24 @@ def sweep(w, network, nodes_of, q, shift, out, form):
     """out = H q - shift q; returns <q, q>, <q, out> and <out, out>, all of it scaled."""
 
 
-@overload(begin, jit_options={"forceinline": True})
-def _any_begin(w, network, nodes_of, y, c, out, form):
+@overload(down, jit_options={"forceinline": True})
+def _any_down(w, network, nodes_of, y, c, form):
     if is_form(form, Held):
-        return lambda w, network, nodes_of, y, c, out, form: _begin_held(
-            w, network, nodes_of, y, c, out, form.layer
+        return lambda w, network, nodes_of, y, c, form: _down_held(
+            w, network, nodes_of, y, c, form.layer
         )
-    return lambda w, network, nodes_of, y, c, out, form: _begin(w, network, nodes_of, y, c, out)
+    return lambda w, network, nodes_of, y, c, form: _down(w, network, nodes_of, y, c)
+
+
+@overload(up, jit_options={"forceinline": True})
+def _any_up(w, network, nodes_of, y, c, of_y, out, form):
+    if is_form(form, Held):
+        return lambda w, network, nodes_of, y, c, of_y, out, form: _up_held(
+            w, network, nodes_of, y, c, of_y, out, form.layer
+        )
+    return lambda w, network, nodes_of, y, c, of_y, out, form: _up(
+        w, network, nodes_of, y, c, of_y, out
+    )
 
 
 @overload(sweep, jit_options={"forceinline": True})
