@@ -154,10 +154,11 @@ def largest_eigenvalue(
             told = fma(along, along, between)
             rest = where(nothing, 0.0, larger(per * square - told, _ROUNDING * told))
             # Of a vector that is 0, and where H is, nothing is left to find.
-            diagonal[used] = where((own > 0.0) & ~nothing, 1.0 + along, 0.0)
+            # Lanes that have ended keep their theta, so that it is soon found again.
+            diagonal[used] = where((own > 0.0) & ~nothing & ~ended, 1.0 + along, 0.0)
             norms[used], s[used] = root(inverse * per), 1.0
             if used > 0:
-                beside[used - 1] = root(between)
+                beside[used - 1] = where(ended, 0.0, root(between))
             used += 1
             if used > _EACH and used % 2 == 1 and used < basis:
                 shares[used] = 0.0
