@@ -100,9 +100,11 @@ class Rounds:
         check_memory(
             f"a trace of {entries} entries of {count} networks", 8 * numbers + 32 * self.state.size
         )
-        self._initial = self._weights(self.state)
+        if recording.layers:
+            self._initial = self._weights(self.state)
         # In one piece, which is not written before there is something to write.
-        table, columns = np.empty((len(names), entries, count)), self._backend.columns(recording)
+        table = np.empty((len(names), entries, count))
+        self._columns = columns = self._backend.columns(recording)
         if set(columns) == set(names) and self._backend.entry_kind == table.dtype:
             self._table, filled = table, dict(zip(columns, table, strict=True))
             values = {name: filled[name] for name in names}
@@ -119,12 +121,15 @@ class Rounds:
     def finish(self, threads: int, progress: Progress | None) -> None:
         """Rounds until every run has ended."""
         rounds = iter(_ROUNDS)
-        length, going = next(rounds), np.count_nonzero(self._going)
-        while going:
-            self._round(length, threads, progress)
-            before, going = going, np.count_nonzero(self._going)
+        length, going = next(rounds), self._going
+        while going.any():
+            # Little that is left is not worth another round.
+            rest = int(self.left[going].max())
+            self._round(rest if rest <= _ROUNDS[1] else length, threads, progress)
+            before, going = going, self._going
             # Where none has ended there is nothing to pack.
-            length = next(rounds, min(2 * length, _LONGEST) if going == before else _ROUNDS[-1])
+            none = np.count_nonzero(going) == np.count_nonzero(before)
+            length = next(rounds, min(2 * length, _LONGEST) if none else _ROUNDS[-1])
         self._unpack()
         self._end_trace()
         if progress is not None:
@@ -141,7 +146,7 @@ class Rounds:
         # A block that is left over for one thread would keep the others waiting: blocks are taken
         # in turns, a part of their steps at a time, in parts that can be dealt out evenly.
         even = threads // gcd(blocks, threads)
-        flops = length * self._backend.step_flops * lanes
+        flops = length * self._step_flops(lanes)
         parts = even * round(flops / (even * _PART_FLOPS)) if even > 1 else 1
         parts = min(max(parts, 1), length)
         locks, done = [Lock() for _ in range(blocks)], [0] * blocks
@@ -151,7 +156,7 @@ class Rounds:
             with locks[block]:
                 until = min(length, done[block] - (-length // parts))
                 while done[block] < until and not cancelled.is_set():
-                    before = packed.left[block].sum()
+                    before = packed.left[block].sum() if progress is not None else 0.0
                     steps = min(most, until - done[block])
                     goes_on = done[block] + steps < length
                     begin = self._taken + done[block]
@@ -170,10 +175,12 @@ class Rounds:
 
     def _slice_steps(self, lanes: int) -> int:
         """Steps that a slice may take."""
-        cost = self._backend.step_flops * lanes
-        if self._recording is not None:
-            cost *= self._recording.cost
-        return max(1, int(_SLICE_FLOPS / cost))
+        return max(1, int(_SLICE_FLOPS / self._step_flops(lanes)))
+
+    def _step_flops(self, lanes: int) -> float:
+        """What a step of a block costs, with what is recorded of it."""
+        recording = self._recording
+        return self._backend.step_flops * lanes * (1.0 if recording is None else recording.cost)
 
     def _advance(self, packed: Packed, block: int, begin: int, most: int, goes_on: bool) -> int:
         """At most so many steps of one block, with the entries among them; how many it took."""
@@ -222,12 +229,12 @@ class Rounds:
         members = packed.members[block * lanes : (block + 1) * lanes]
         until = max(min(number + entries, len(self.trace.step)), number)
         first, several = int(members[0]), len(members)
-        beside = bool(np.all(members[1:] - members[:-1] == 1))
+        beside = members.tolist() == list(range(first, first + several))
         if self._table is not None and beside and several == lanes:
             # Whole blocks of neighbours have their place in the trace.
             rows = Rows(self._table, number, until, first)
         else:
-            shape = (len(self._backend.columns(self._recording)), until - number, lanes)
+            shape = (len(self._columns), until - number, lanes)
             rows = Rows(np.empty(shape, self._backend.entry_kind), 0, until - number, 0)
         self._backend.trace(packed, block, begin, steps, due, number, self._recording, rows)
         place = slice(first, first + several) if beside else members
@@ -243,8 +250,8 @@ class Rounds:
         """Put a block's entries `[column, entry, network]` where they belong, if they are not."""
         assert self.trace is not None
         assert self._recording is not None
-        values, columns = self.trace.values, self._backend.columns(self._recording)
-        for column, name in zip(found, columns, strict=True):
+        values = self.trace.values
+        for column, name in zip(found, self._columns, strict=True):
             square = "gradient" in name
             if name in values and (square or not there):
                 values[name][entries, networks] = np.sqrt(column) if square else column
