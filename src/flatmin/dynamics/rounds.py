@@ -130,7 +130,7 @@ class Rounds:
             # Where none has ended there is nothing to pack.
             none = np.count_nonzero(going) == np.count_nonzero(before)
             length = next(rounds, min(2 * length, _LONGEST) if none else _ROUNDS[-1])
-        self._unpack()
+        self._unpack(done=True)
         self._end_trace()
         if progress is not None:
             # Steps that early ends have saved count as done.
@@ -313,12 +313,13 @@ class Rounds:
         numbers = packed.numbers.reshape(len(packed.numbers), -1)
         self._numbers[:, packed.members] = numbers[:, : len(packed.members)]
 
-    def _unpack(self) -> None:
-        """Take over the weights of packed runs."""
+    def _unpack(self, done: bool = False) -> None:
+        """Take over the weights of packed runs, and start vectors unless it is done."""
         if (packed := self._packed) is None:
             return
         members, count = packed.members, len(packed.members)
-        for mine, theirs in ((self.state, packed.weights), (self._vectors, packed.vectors)):
+        pairs = ((self.state, packed.weights), (self._vectors, packed.vectors))
+        for mine, theirs in pairs[: 1 if done else 2]:
             blocks, numbers, lanes = theirs.shape
             flat = theirs.transpose(0, 2, 1).reshape(blocks * lanes, numbers)
             mine[members] = flat[:count, : mine.shape[1]]

@@ -28,7 +28,7 @@ from flatmin.lanes.algebra import dot, input_gradient, larger, smaller, sweep_ba
 from flatmin.lanes.compiling import compiled, helper, inlined
 from flatmin.lanes.entries import CHANGES, PROBE_EVERY, TILE, in_tiles
 from flatmin.lanes.lanczos import inverse_or_zero
-from flatmin.lanes.layout import scratch
+from flatmin.lanes.layout import scratch, unfilled
 from flatmin.lanes.sweeps import (
     Nodes,
     chain,
@@ -64,11 +64,11 @@ def padded(layout):
 
 @helper
 def sharpness_scratch(lanes, network, basis, like):
-    """The memory that `largest_eigenvalue` works in."""
+    """The memory that `largest_eigenvalue` works in, most of which is seldom touched."""
     size, depth = network.layout.nodes[-1], len(network.layout.widths) - 1
     numbers = size + 4 * depth + 5 * (basis + 1) + (basis + 2) * padded(network.layout)
     numbers += size + in_tiles(network.layout.nodes[-2])
-    return scratch(numbers * len(lanes), like)
+    return unfilled(numbers * len(lanes), like)
 
 
 @inlined
