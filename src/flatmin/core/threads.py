@@ -114,8 +114,8 @@ def over_blocks(
 def over_each(work: Callable[[int, Event], object], blocks: int, threads: int) -> None:
     """Call work(block, cancelled) for every block; a thread that is free takes the next one.
 
-    The thread that calls is one of them. On an error or Ctrl-C `cancelled` is set, so that jobs under way can end early, and the rest
-    is not begun.
+    The thread that calls is one of them. On an error or Ctrl-C `cancelled` is set, so that jobs
+    under way can end early, and the rest is not begun.
     """
     cancelled, following = Event(), count()
 

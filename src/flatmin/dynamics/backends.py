@@ -158,7 +158,7 @@ class Backend:
     ) -> None:  # fmt: skip
         """Take `steps` steps with one block and put its entries into its rows.
 
-        They are made after `due` steps, and again after `recording.every`, as long as there is room;
+        They are made after `due` steps, and again after `recording.every`, while there is room;
         the first is the one of this number in the whole run.
         """
         raise NotImplementedError

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from flatmin.lanes.algebra import larger, smaller
 from flatmin.lanes.compiling import inlined
 from flatmin.lanes.tiles import put
-from flatmin.lanes.vectors import vectors, where
+from flatmin.lanes.vectors import fetch, vectors, where
 
 PROBE_EVERY = 8
 
@@ -98,6 +98,13 @@ def put_row(lanes, table, entry, network, row):
     """An entry of `Rows`, from its columns."""
     for column in range(len(table)):
         vectors(lanes, table[column, entry, network:])[0] = row[column]
+
+
+@inlined
+def fetch_row(lanes, table, entry, network):
+    """Have the place of an entry brought near: each of its columns is far from the others."""
+    for column in range(len(table)):
+        fetch(vectors(lanes, table[column, entry, network:]))
 
 
 @inlined

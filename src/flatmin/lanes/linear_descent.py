@@ -30,7 +30,15 @@ from flatmin.lanes.algebra import (
     widen,
 )
 from flatmin.lanes.compiling import borrower, compiled, helper, inlined
-from flatmin.lanes.entries import PLAIN, SHARP, put_entry, put_row, put_sharpness, rows_of
+from flatmin.lanes.entries import (
+    PLAIN,
+    SHARP,
+    fetch_row,
+    put_entry,
+    put_row,
+    put_sharpness,
+    rows_of,
+)
 from flatmin.lanes.held import held, spread, step_held, transposed_held
 from flatmin.lanes.joined import may_wait, step_and_down, take_error
 from flatmin.lanes.joined import step as take_step
@@ -201,6 +209,8 @@ def _descend_block(
             return
         # the last pass has rate 0: it only measures the excess risk and the gradient
         measure = step == steps or (step % stop.check == 0 and all_lanes(eta == 0.0))
+        if spectrum is not None and measured:
+            fetch_row(lanes, rows.table, rows.entry + entry, rows.network)
         # In a lane that overflows e' Sigma e can come out as -inf.
         if spectrum is not None and joined:
             ahead, c, nodes_of, _ = foreseen(

@@ -181,7 +181,7 @@ def leave_last(network, nodes_of, y_k):
 
 @inlined
 def _down_held(w, network, nodes_of, y, c_of, like):
-    widths, layers, nodes = network.layout
+    _, layers, nodes = network.layout
     last = len(layers) - 2
     of_y, c = leave_last(network, nodes_of, held(y[nodes[last] :], like))
     for k in range(last - 1, -1, -1):
@@ -194,7 +194,7 @@ def _down_held(w, network, nodes_of, y, c_of, like):
 
 @inlined
 def _up_held(w, network, nodes_of, y, c_of, of_y, out, like):
-    widths, layers, nodes = network.layout
+    _, layers, nodes = network.layout
     a, b, _, inverse, alpha, beta, _, moved = nodes_of
     last, of_x, c = len(layers) - 2, splat(inverse, 0.0), held(c_of, like)
     crossed = size = of_x
