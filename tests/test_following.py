@@ -15,7 +15,7 @@ from flatmin.dynamics import backends
 from flatmin.dynamics.descent import descend
 from flatmin.dynamics.recording import Recording
 from flatmin.lanes.layout import Held, linear
-from flatmin.lanes.sweeps import Nodes, begin, dimension, rise, sweep, weigh
+from flatmin.lanes.sweeps import Nodes, dimension, down, rise, sweep, up, weigh, x_of
 from flatmin.lanes.vectors import splat, vectors
 from flatmin.network.architecture import Architecture
 from flatmin.network.ensemble import aligned
@@ -95,16 +95,19 @@ def test_a_product_is_that_of_the_hessian(architecture: Architecture, hold: bool
 
 @njit
 def first(lanes, weights, network, form, ab, layers, y, x, out):  # type: ignore[no-untyped-def]
-    """`begin` with H divided by 2."""
+    """`down` and `up` with H divided by 2."""
     size, depth = network.layout.nodes[-1], len(network.layout.widths) - 1
     w, a, of = vectors(lanes, weights), vectors(lanes, ab), vectors(lanes, layers)
     nodes = Nodes(
         a, a[size:], a[2 * size :], splat(lanes, 0.5), of, of[depth:], of[2 * depth :],
         of[3 * depth :],
     )  # fmt: skip
-    found = begin(
-        w, network, nodes, vectors(lanes, y), vectors(lanes, x), vectors(lanes, out), form
-    )
+    c, y_k = vectors(lanes, x), vectors(lanes, y)
+    of_y = down(w, network, nodes, y_k, c, form)
+    found = up(w, network, nodes, y_k, c, of_y, vectors(lanes, out), form)
+    for k in range(depth - 1):
+        for i in range(network.layout.widths[k + 1]):
+            c[network.layout.nodes[k + 1] + i] = x_of(network, nodes, k, i, c)
     for i in range(3):
         vectors(lanes, layers)[4 * depth + i] = found[i]
 

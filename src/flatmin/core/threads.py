@@ -114,8 +114,8 @@ def over_blocks(
 def over_each(work: Callable[[int, Event], object], blocks: int, threads: int) -> None:
     """Call work(block, cancelled) for every block; a thread that is free takes the next one.
 
-    On an error or Ctrl-C `cancelled` is set, so that jobs under way can end early, and the rest
-    is not begun.
+    The thread that calls is one of them. On an error or Ctrl-C `cancelled` is set, so that jobs
+    under way can end early, and the rest is not begun.
     """
     cancelled, following = Event(), count()
 
@@ -130,9 +130,11 @@ def over_each(work: Callable[[int, Event], object], blocks: int, threads: int) -
     if threads == 1 or blocks == 1:
         take()
         return
-    with ThreadPoolExecutor(min(threads, blocks)) as pool:
-        takers = [pool.submit(take) for _ in range(min(threads, blocks))]
+    others = min(threads, blocks) - 1
+    with ThreadPoolExecutor(others) as pool:
+        takers = [pool.submit(take) for _ in range(others)]
         try:
+            take()
             for taker in takers:
                 taker.result()
         except BaseException:

@@ -20,7 +20,15 @@ from flatmin.dynamics.measures import Task, below_saddles, error_of_map, units_o
 from flatmin.dynamics.recording import Recording
 from flatmin.dynamics.rule import Rule
 from flatmin.lanes.compiling import wide_registers
-from flatmin.lanes.entries import PLAIN, SHARP, Spectrum, followed
+from flatmin.lanes.entries import (
+    COLUMNS,
+    PLAIN,
+    SHARP,
+    SHARPNESS_COLUMNS,
+    Rows,
+    Spectrum,
+    followed,
+)
 from flatmin.lanes.lanczos import BASIS, start_vector
 from flatmin.lanes.layout import Held, Runs, Stop, Wide, linear, sampled
 from flatmin.network.architecture import Architecture, Family
@@ -138,11 +146,25 @@ class Backend:
         """
         raise NotImplementedError
 
+    @property
+    def entry_kind(self) -> np.dtype[Any]:
+        """Of the numbers in an entry."""
+        return np.dtype(float)
+
+    def columns(self, recording: Recording) -> tuple[str, ...]:
+        """What an entry holds of a lane."""
+        sharp = SHARPNESS_COLUMNS if "sharpness" in recording.quantities else ()
+        return (*(COLUMNS if self.watches(recording) else ()), *sharp)
+
     def trace(
-        self, packed: Packed, block: int, begin: int, every: int, entries: int, number: int,
-        recording: Recording,
-    ) -> Float:  # fmt: skip
-        """Take `entries` times `every` steps; `[entry, quantity, lane]` as `lanes.entries`."""
+        self, packed: Packed, block: int, begin: int, steps: int, due: int, number: int,
+        recording: Recording, rows: Rows,
+    ) -> None:  # fmt: skip
+        """Take `steps` steps with one block and put its entries into its rows.
+
+        They are made after `due` steps, and again after `recording.every`, while there is room;
+        the first is the one of this number in the whole run.
+        """
         raise NotImplementedError
 
 
@@ -234,13 +256,31 @@ class SamplesBackend(Backend):
         return packed.weights[block, : self._architecture.parameters].T.astype(float)
 
     def trace(
-        self, packed: Packed, block: int, begin: int, every: int, entries: int, number: int,
-        recording: Recording,
-    ) -> Float:  # fmt: skip
-        """Entries by the kernel, or one at a time if there is what it does not know: sharpness,
-        by Lanczos from the last eigenvector, and distances.
+        self, packed: Packed, block: int, begin: int, steps: int, due: int, number: int,
+        recording: Recording, rows: Rows,
+    ) -> None:  # fmt: skip
+        """Entries of the first weights, and of as many steps as are due or of `every` each."""
+        lanes, rest = (
+            slice(rows.network, rows.network + packed.weights.shape[2]),
+            rows.end - rows.entry,
+        )
+        out = rows.table[:, rows.entry : rows.end, lanes].transpose(1, 0, 2)
+        if due == 0:
+            out[:1] = self._entries(packed, block, begin, 0, 1, recording)
+            out, rest, due = out[1:], rest - 1, recording.every
+        if rest > 0 and steps > 0:
+            out[:] = self._entries(packed, block, begin, due, rest, recording)
+        elif steps > 0:
+            self.advance(packed, block, begin, steps)
 
-        The extremes of the distance are those of the steps at which sharpness is measured.
+    def _entries(
+        self, packed: Packed, block: int, begin: int, every: int, entries: int, recording: Recording
+    ) -> Float:
+        """Take `entries` times `every` steps; `[entry, quantity, lane]` as `lanes.entries`.
+
+        By the kernel, or one at a time if there is what it does not know: sharpness, by Lanczos
+        from the last eigenvector, and distances. The extremes of the distance are those of the
+        steps at which sharpness is measured.
         """
         sharp = packed.vectors.size > 0
         known = not (sharp or (self._architecture.linear and "distance" in recording.quantities))
@@ -358,6 +398,11 @@ class LinearBackend(Backend):
         """Nothing is known of eigenvectors yet."""
         return np.zeros((networks, followed(self._probed(), self._architecture.depth)))
 
+    @property
+    def entry_kind(self) -> np.dtype[Any]:
+        """As the kernel writes them."""
+        return self.kind
+
     def _coordinates(self) -> int:
         """In which the sharpness is found."""
         return sum(map(sum, self._architecture.shapes)) - self._widths[-1]
@@ -372,21 +417,22 @@ class LinearBackend(Backend):
 
     def advance(
         self, packed: Packed, block: int, begin: int, steps: int, goes_on: bool = False,
-        rows: Float | None = None, every: int = 0, spectrum: Spectrum | None = None,
+        rows: Rows | None = None, every: int = 1, due: int = 0, spectrum: Spectrum | None = None,
     ) -> None:  # fmt: skip
-        """Steps by the compiled kernel; `rows` are entries of `every` steps each."""
+        """Steps by the compiled kernel; `rows` are for entries after `due` steps, and after `every`
+        again."""
         from flatmin.lanes.linear_descent import descend
 
         lanes = packed.weights.shape[2]
         if rows is None:
-            rows = _blank(0, False, lanes, self.kind)
+            rows = Rows(np.empty((0, 0, 0), self.kind), 0, 0, 0)
         if spectrum is not None:
             _MEASURING.add(self._kernel(lanes))
         elif self._kernel(lanes) in _MEASURING:
-            spectrum = self._spectrum(packed, 0, 0, False, 0.0)
+            spectrum = self._spectrum(packed, 0, 1, False, 0.0)
         descend(
             (self.kind.type(0),) * lanes, packed.weights, self._network, packed.runs, self._stop,
-            self._rule, self._form, begin, steps, goes_on, every, rows[None], spectrum, block,
+            self._rule, self._form, begin, steps, goes_on, every, due, rows, spectrum, block,
             block + 1,
         )  # fmt: skip
 
@@ -401,19 +447,16 @@ class LinearBackend(Backend):
         return Spectrum(packed.vectors, self._probe, number, window, steady, tolerance, 2000, basis)
 
     def trace(
-        self, packed: Packed, block: int, begin: int, every: int, entries: int, number: int,
-        recording: Recording,
-    ) -> Float:  # fmt: skip
+        self, packed: Packed, block: int, begin: int, steps: int, due: int, number: int,
+        recording: Recording, rows: Rows,
+    ) -> None:  # fmt: skip
         """Entries by the compiled kernel."""
-        sharp, spectrum = packed.vectors.size > 0, None
-        columns = PLAIN * self.watches(recording) + SHARP * sharp
-        rows = np.empty((entries, columns, packed.weights.shape[2]), dtype=self.kind)
-        if sharp:
+        spectrum = None
+        if packed.vectors.size > 0:
             window, tolerance = recording.sharpness_steps, recording.sharpness_tolerance
             steady = window == 1 or window >= recording.every
             spectrum = self._spectrum(packed, number, window, steady, tolerance)
-        self.advance(packed, block, begin, every * entries, False, rows, every, spectrum)
-        return rows
+        self.advance(packed, block, begin, steps, False, rows, recording.every, due, spectrum)
 
 
 BACKENDS: dict[Family, Any] = {

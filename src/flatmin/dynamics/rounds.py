@@ -24,7 +24,7 @@ from flatmin.core.threads import over_each
 from flatmin.dynamics.backends import Backend, Packed
 from flatmin.dynamics.measures import LAYER_MEASURES, Task
 from flatmin.dynamics.recording import Recording, Trace
-from flatmin.lanes.entries import COLUMNS, SHARP, SHARPNESS_COLUMNS
+from flatmin.lanes.entries import Rows
 from flatmin.network.architecture import Architecture
 from flatmin.network.ensemble import laid_out
 
@@ -69,6 +69,8 @@ class Rounds:
         """Of each block: entries, networks and weights whose layers are yet to be measured."""
         self._kept = np.zeros(len(state), dtype=np.int64)
         """How many entries each run has."""
+        self._table: Float | None = None
+        """The trace `[column, entry, network]`, if it has just the columns of the backend."""
         self.trace = None if recording is None else self._blank_trace(recording)
 
     @property
@@ -99,9 +101,16 @@ class Rounds:
         check_memory(
             f"a trace of {entries} entries of {count} networks", 8 * numbers + 32 * self.state.size
         )
-        self._initial = self._weights(self.state)
+        if recording.layers:
+            self._initial = self._weights(self.state)
         # In one piece, which is not written before there is something to write.
-        values = dict(zip(names, np.empty((len(names), entries, count)), strict=True))
+        table = np.empty((len(names), entries, count))
+        self._columns = columns = self._backend.columns(recording)
+        if set(columns) == set(names) and self._backend.entry_kind == table.dtype:
+            self._table, filled = table, dict(zip(columns, table, strict=True))
+            values = {name: filled[name] for name in names}
+        else:
+            values = dict(zip(names, table, strict=True))
         values |= {name: np.full(shape, np.nan) for name, shape in layers.items()}
         return Trace(step=np.arange(entries, dtype=np.int64) * recording.every, values=values)
 
@@ -112,31 +121,21 @@ class Rounds:
 
     def finish(self, threads: int, progress: Progress | None) -> None:
         """Rounds until every run has ended."""
-        if self._recording is not None:
-            self._first_entries(self._pack(threads), threads, self._recording)
         rounds = iter(_ROUNDS)
-        length, going = next(rounds), np.count_nonzero(self._going)
-        while going:
-            self._round(length, threads, progress)
-            before, going = going, np.count_nonzero(self._going)
+        length, going = next(rounds), self._going
+        while going.any():
+            # Little that is left is not worth another round.
+            rest = int(self.left[going].max())
+            self._round(rest if rest <= _ROUNDS[1] else length, threads, progress)
+            before, going = going, self._going
             # Where none has ended there is nothing to pack.
-            length = next(rounds, min(2 * length, _LONGEST) if going == before else _ROUNDS[-1])
-        self._unpack()
+            none = np.count_nonzero(going) == np.count_nonzero(before)
+            length = next(rounds, min(2 * length, _LONGEST) if none else _ROUNDS[-1])
+        self._unpack(done=True)
         self._end_trace()
         if progress is not None:
             # Steps that early ends have saved count as done.
             progress(int(self.left.sum()))
-
-    def _first_entries(self, packed: Packed, threads: int, recording: Recording) -> None:
-        """Entries of the first weights."""
-
-        def work(block: int, cancelled: Event) -> None:
-            rows = self._backend.trace(packed, block, 0, 0, 1, 0, recording)
-            self._keep(packed, block, 0, rows)
-            self._measure_layers(block)
-
-        over_each(work, len(packed.weights), threads)
-        self._note(packed)
 
     def _round(self, length: int, threads: int, progress: Progress | None) -> None:
         """Advance every run still going by `length` steps, rounded up to whole entries."""
@@ -148,7 +147,7 @@ class Rounds:
         # A block that is left over for one thread would keep the others waiting: blocks are taken
         # in turns, a part of their steps at a time, in parts that can be dealt out evenly.
         even = threads // gcd(blocks, threads)
-        flops = length * self._backend.step_flops * lanes
+        flops = length * self._step_flops(lanes)
         parts = even * round(min(flops / _PART_FLOPS, _JOBS * threads / blocks) / even)
         parts = min(max(parts, 1), length) if threads > 1 else 1
         locks, done = [Lock() for _ in range(blocks)], [0] * blocks
@@ -158,7 +157,7 @@ class Rounds:
             with locks[block]:
                 until = min(length, done[block] - (-length // parts))
                 while done[block] < until and not cancelled.is_set():
-                    before = packed.left[block].sum()
+                    before = packed.left[block].sum() if progress is not None else 0.0
                     steps = min(most, until - done[block])
                     goes_on = done[block] + steps < length
                     begin = self._taken + done[block]
@@ -177,10 +176,12 @@ class Rounds:
 
     def _slice_steps(self, lanes: int) -> int:
         """Steps that a slice may take."""
-        cost = self._backend.step_flops * lanes
-        if self._recording is not None:
-            cost *= self._recording.cost
-        return max(1, int(_SLICE_FLOPS / cost))
+        return max(1, int(_SLICE_FLOPS / self._step_flops(lanes)))
+
+    def _step_flops(self, lanes: int) -> float:
+        """What a step of a block costs, with what is recorded of it."""
+        recording = self._recording
+        return self._backend.step_flops * lanes * (1.0 if recording is None else recording.cost)
 
     def _advance(self, packed: Packed, block: int, begin: int, most: int, goes_on: bool) -> int:
         """At most so many steps of one block, with the entries among them; how many it took."""
@@ -192,39 +193,76 @@ class Rounds:
         missing = every - begin % every
         # The steps at which sharpness is measured are not cut.
         before = missing - min(recording.sharpness_steps, every)
+        number, due = begin // every + 1, missing
         if most < missing and before > 0:
-            steps = min(most, before)
+            steps, entries = min(most, before), 0
+        else:
+            # The rest of an entry that was begun, one entry with its layers, or many in one go.
+            single = missing < every or bool(recording.layers)
+            entries = 1 if single else max(1, most // every)
+            steps = missing + (entries - 1) * every
+        if begin == 0:
+            # and that of the first weights
+            if recording.layers:
+                self._trace(packed, block, 0, 0, 0, 0, 1)
+            else:
+                number, due, entries = 0, 0, entries + 1
+        if entries:
+            self._trace(packed, block, begin, steps, due, number, entries)
+        else:
             self._backend.advance(packed, block, begin, steps)
-            return steps
-        # The rest of an entry that was begun, one entry with its layers, or many in one go.
-        single = missing < every or bool(recording.layers)
-        steps, entries = (missing, 1) if single else (every, max(1, most // every))
-        number = begin // every + 1
-        rows = self._backend.trace(packed, block, begin, steps, entries, number, recording)
-        self._keep(packed, block, number, rows)
-        return steps * entries
+        return steps
 
-    def _keep(self, packed: Packed, block: int, first: int, rows: Float) -> None:
-        """Put a block's entries `[entry, quantity, lane]` where they belong."""
+    def _trace(
+        self,
+        packed: Packed,
+        block: int,
+        begin: int,
+        steps: int,
+        due: int,
+        number: int,
+        entries: int,
+    ) -> None:
+        """Steps of one block with so many entries, the first after `due` steps."""
         assert self.trace is not None
         assert self._recording is not None
-        values, lanes = self.trace.values, rows.shape[2]
+        lanes = packed.weights.shape[2]
         members = packed.members[block * lanes : (block + 1) * lanes]
-        where = slice(first, min(first + rows.shape[0], len(self.trace.step)))
-        rows = rows[: where.stop - where.start, :, : len(members)]
-        columns = SHARPNESS_COLUMNS if rows.shape[1] == SHARP else (*COLUMNS, *SHARPNESS_COLUMNS)
-        # Neighbours are copied as they are.
-        beside = np.array_equal(members, members[0] + np.arange(len(members)))
-        place = slice(members[0], members[0] + len(members)) if beside else members
-        for row, name in zip(rows.transpose(1, 0, 2), columns, strict=False):
-            if name in values:
-                values[name][where, place] = np.sqrt(row) if "gradient" in name else row
-        self._kept[members] = where.stop
-        alive = ~np.isnan(rows[0, 0]) if len(rows) else np.zeros(len(members), dtype=bool)
-        if self._recording.layers and alive.any():
+        until = max(min(number + entries, len(self.trace.step)), number)
+        first, several = int(members[0]), len(members)
+        beside = members.tolist() == list(range(first, first + several))
+        if self._table is not None and beside and several == lanes:
+            # Whole blocks of neighbours have their place in the trace.
+            rows = Rows(self._table, number, until, first)
+        else:
+            shape = (len(self._columns), until - number, lanes)
+            rows = Rows(np.empty(shape, self._backend.entry_kind), 0, until - number, 0)
+        self._backend.trace(packed, block, begin, steps, due, number, self._recording, rows)
+        place = slice(first, first + several) if beside else members
+        found = rows.table[:, rows.entry : rows.end, rows.network : rows.network + several]
+        self._keep(found, rows.table is self._table, slice(number, until), place)
+        self._kept[members] = until
+        if self._recording.layers and until > number:
+            self._wait(packed, block, number, members, ~np.isnan(found[0, 0]))
+
+    def _keep(
+        self, found: NDArray[Any], there: bool, entries: slice, networks: slice | Whole
+    ) -> None:
+        """Put a block's entries `[column, entry, network]` where they belong, if they are not."""
+        assert self.trace is not None
+        assert self._recording is not None
+        values = self.trace.values
+        for column, name in zip(found, self._columns, strict=True):
+            square = "gradient" in name
+            if name in values and (square or not there):
+                values[name][entries, networks] = np.sqrt(column) if square else column
+
+    def _wait(self, packed: Packed, block: int, entry: int, members: Whole, alive: Yes) -> None:
+        """The layers of an entry are yet to be measured, of these networks of a block."""
+        if alive.any():
             waiting = self._waiting.setdefault(block, [])
             state = packed.weights[block].T[: len(members)][alive]
-            waiting.append((first, members[alive], state))
+            waiting.append((entry, members[alive], state))
             if len(waiting) * state.size >= _MEASURED_AT_ONCE:
                 self._measure_layers(block)
 
@@ -276,12 +314,13 @@ class Rounds:
         numbers = packed.numbers.reshape(len(packed.numbers), -1)
         self._numbers[:, packed.members] = numbers[:, : len(packed.members)]
 
-    def _unpack(self) -> None:
-        """Take over the weights of packed runs."""
+    def _unpack(self, done: bool = False) -> None:
+        """Take over the weights of packed runs, and start vectors unless it is done."""
         if (packed := self._packed) is None:
             return
         members, count = packed.members, len(packed.members)
-        for mine, theirs in ((self.state, packed.weights), (self._vectors, packed.vectors)):
+        pairs = ((self.state, packed.weights), (self._vectors, packed.vectors))
+        for mine, theirs in pairs[: 1 if done else 2]:
             blocks, numbers, lanes = theirs.shape
             flat = theirs.transpose(0, 2, 1).reshape(blocks * lanes, numbers)
             mine[members] = flat[:count, : mine.shape[1]]

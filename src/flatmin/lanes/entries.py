@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from flatmin.lanes.algebra import larger, smaller
 from flatmin.lanes.compiling import inlined
 from flatmin.lanes.tiles import put
-from flatmin.lanes.vectors import where
+from flatmin.lanes.vectors import fetch, vectors, where
 
 PROBE_EVERY = 8
 
@@ -65,6 +65,15 @@ def followed(nodes: int, depth: int) -> int:
     return (2 + CHANGES) * (-(-nodes // TILE) * TILE) + NUMBERS + depth
 
 
+class Rows(NamedTuple):
+    """Where a block's entries go."""
+
+    table: NDArray[Any]  # [column, entry, network]
+    entry: int  # the first of these, and where they end
+    end: int
+    network: int  # the first lane; the others are its neighbours
+
+
 class Spectrum(NamedTuple):
     """How sharpness is measured along a run."""
 
@@ -76,6 +85,26 @@ class Spectrum(NamedTuple):
     tolerance: float
     max_products: int
     basis: int
+
+
+@inlined
+def rows_of(rows, network):
+    """Where the entries of a block beside go, so many networks on."""
+    return Rows(rows.table, rows.entry, rows.end, rows.network + network)
+
+
+@inlined
+def put_row(lanes, table, entry, network, row):
+    """An entry of `Rows`, from its columns."""
+    for column in range(len(table)):
+        vectors(lanes, table[column, entry, network:])[0] = row[column]
+
+
+@inlined
+def fetch_row(lanes, table, entry, network):
+    """Have the place of an entry brought near: each of its columns is far from the others."""
+    for column in range(len(table)):
+        fetch(vectors(lanes, table[column, entry, network:]))
 
 
 @inlined

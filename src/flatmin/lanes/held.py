@@ -149,3 +149,27 @@ def step_held(typing, w, x, change):
         return by_rows(builder, w, arguments[0], given, len(moves), step)
 
     return change(w, x, change), codegen
+
+
+@intrinsic
+def step_and_transposed(typing, w, change, a, x, c, begun):
+    """W += change a', and with the new W: W' x, and W' c + begun."""
+    kind = types.UniTuple(x, 2)
+
+    def codegen(context, builder, signature, arguments):
+        moves, given, one, other, second = (
+            cgutils.unpack_tuple(builder, value) for value in arguments[1:]
+        )
+        first = [_zero(w.vector)] * len(given)
+        for i, (move, x_i, c_i) in enumerate(zip(moves, one, other, strict=True)):
+            for j, a_j in enumerate(given):
+                place = at(i * len(given) + j)
+                old = load(builder, w, arguments[0], place)
+                new = fused(builder, w.vector, move, a_j, old)
+                store(builder, w, arguments[0], place, new)
+                first[j] = fused(builder, w.vector, new, x_i, first[j])
+                second[j] = fused(builder, w.vector, new, c_i, second[j])
+        both = [cgutils.pack_array(builder, total) for total in (first, second)]
+        return context.make_tuple(builder, kind, both)
+
+    return kind(w, change, a, x, c, begun), codegen

@@ -127,8 +127,16 @@ def read_only(array: ArrayLike, kind: Any) -> NDArray[Any]:
 @helper
 def scratch(size, like):
     """Zeros of the type of `like` that begin at a cache line."""
+    room = unfilled(size, like)
+    room[:] = 0.0
+    return room
+
+
+@helper
+def unfilled(size, like):
+    """As `scratch`, with whatever is there."""
     line = 64 // like.itemsize
-    buffer = np.zeros(size + line, like.dtype)
+    buffer = np.empty(size + line, like.dtype)
     start = -(buffer.ctypes.data // like.itemsize) % line
     return buffer[start : start + size]
 

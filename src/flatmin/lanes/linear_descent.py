@@ -30,16 +30,26 @@ from flatmin.lanes.algebra import (
     widen,
 )
 from flatmin.lanes.compiling import borrower, compiled, helper, inlined
-from flatmin.lanes.entries import PLAIN, put_entry, put_sharpness
-from flatmin.lanes.held import held, spread, step_held, times_held, transposed_held
+from flatmin.lanes.entries import (
+    PLAIN,
+    SHARP,
+    fetch_row,
+    put_entry,
+    put_row,
+    put_sharpness,
+    rows_of,
+)
+from flatmin.lanes.held import held, spread, step_held, transposed_held
+from flatmin.lanes.joined import may_wait, step_and_down, take_error
+from flatmin.lanes.joined import step as take_step
 from flatmin.lanes.layout import Held, Wide, block_of, is_form, scratch
 from flatmin.lanes.momentum_descent import (
     steady_square,
     step_held_with_velocity,
     times_and_step_with_velocity,
 )
-from flatmin.lanes.sharpness import follow, sharpness_scratch
-from flatmin.lanes.tiles import inner, outer, put, scaled
+from flatmin.lanes.sharpness import follow, foreseen, probes, sharpness_scratch
+from flatmin.lanes.tiles import put, scaled
 from flatmin.lanes.vectors import absolute, all_lanes, splat, vectors, where
 from flatmin.lanes.wide import backward_wide, forward_wide
 
@@ -65,11 +75,7 @@ def _backward_held(w, network, b, error, a, hold):
     for k in range(last - 1, -1, -1):
         x = transposed_held(w[layers[k] :], x, like)
         put(b[nodes[k] :], 1, x)
-    apart = outer(spread(w, network.target, like), splat(w, -1.0), x)
-    half = times_held(network.sigma, apart)
-    put(error, 1, apart)
-    put(a, 1, scaled(2.0, half))
-    return inner(half, apart, 0.0)
+    return take_error(w, network, x, error, a, like)
 
 
 @inlined
@@ -154,7 +160,8 @@ def _clear(diverged, x, size):
 @inlined
 def _scratch(lanes, network, weights):
     """The memory that a block is descended in."""
-    return scratch((2 * _room(network) + network.layout.widths[0]) * len(lanes), weights)
+    numbers = 2 * _room(network) + network.layout.widths[0] + PLAIN + SHARP
+    return scratch(numbers * len(lanes), weights)
 
 
 @inlined
@@ -165,7 +172,7 @@ def _room(network):
 
 @borrower
 def _descend_block(
-    lanes, weights, network, runs, stop, momentum, form, begin, steps, goes_on, every, rows,
+    lanes, weights, network, runs, stop, momentum, form, begin, steps, goes_on, every, due, rows,
     spectrum, states, memory, room,
 ):  # fmt: skip
     """`descend` of one block: its flat weights, and velocities after them, its runs and rows.
@@ -177,57 +184,79 @@ def _descend_block(
     depth, d, size = len(widths) - 1, widths[0], _room(network)
     w, a, extremes = vectors(lanes, weights), vectors(lanes, memory), vectors(lanes, runs.extremes)
     b, error, velocity = a[size:], a[2 * size :], w[layers[depth] :]
-    watched = len(runs.extremes) > 0
+    row, watched = error[d:], len(runs.extremes) > 0
+    sharp, entries = len(rows.table) > (PLAIN if watched else 0), rows.end - rows.entry
 
     eta, todo = vectors(lanes, runs.rate)[0], vectors(lanes, runs.left)[0]
-    step, entry, due, before = 0, 0, every, todo
+    step, entry, stride, before = 0, 0, due, todo
     low = high = value = residual = spent = splat(lanes, np.nan)
+    # a step that waits for the next way down, and its rate
+    waits, rate = False, eta
     while True:
+        measured, joined, turn, of_window, of_y = False, False, 0, 0, eta
+        if spectrum is not None:
+            # of the first weights there is but one
+            number = spectrum.number + entry
+            window = max(min(spectrum.window, every), 1) if number > 0 else 1
+            of_window = step - due + window - 1
+            turn = max((number - 1) * window + 1, 0) + of_window
+            measured = sharp and of_window >= 0 and entry < entries
+            joined = waits and measured and step < steps and not probes(turn)
+        if waits and not joined:
+            take_step(w, network, b, a, rate, form)
         if step == steps and goes_on and all_lanes((eta > 0.0) & (todo > 0.5)):
             vectors(lanes, runs.rate)[0], vectors(lanes, runs.left)[0] = eta, todo
             return
         # the last pass has rate 0: it only measures the excess risk and the gradient
         measure = step == steps or (step % stop.check == 0 and all_lanes(eta == 0.0))
+        if spectrum is not None and measured:
+            fetch_row(lanes, rows.table, rows.entry + entry, rows.network)
         # In a lane that overflows e' Sigma e can come out as -inf.
-        excess = absolute(backward(w, network, b, error, a, form))
+        if spectrum is not None and joined:
+            ahead, c, nodes_of, _ = foreseen(
+                lanes, network, a, b, spectrum, vectors(lanes, states), room
+            )
+            excess, of_y = step_and_down(w, network, b, error, a, rate, nodes_of, ahead, c, form)
+        else:
+            excess = backward(w, network, b, error, a, form)
+        excess = absolute(excess)
 
         # a lane stops at rate 0: no steps left, or the excess beyond the limit or NaN
         fine = excess < stop.limit
         eta = where(fine & (todo > 0.5), eta, 0.0)
         if not all_lanes(fine):
             _clear(~fine, a, 2 * size)
-        recorded = step == due and entry < len(rows)
-        if spectrum is not None:
-            window = max(min(spectrum.window, every), 1)
-            of_window = step - due + window - 1
-            if spectrum.window > 0 and of_window >= 0 and entry < len(rows):
-                # after the one of the first weights
-                turn = max((spectrum.number + entry - 1) * window + 1, 0) + of_window
-                pace = eta * (every / window)
-                if momentum is not None:
-                    pace = pace / (1.0 - momentum[0])
-                value, residual, products = follow(
-                    lanes, w, network, a, b, form, spectrum, vectors(lanes, states), turn, pace,
-                    room,
-                )  # fmt: skip
-                first = of_window == 0
-                low = smaller(value, splat(lanes, np.inf) if first else low)
-                high = larger(value, splat(lanes, -np.inf) if first else high)
-                spent = products + (splat(lanes, 0.0) if first else spent)
+        recorded = step == due and entry < entries
+        if spectrum is not None and measured:
+            pace = eta * (every / window)
+            if momentum is not None:
+                pace = pace / (1.0 - momentum[0])
+            value, residual, products = follow(
+                lanes, w, network, a, b, form, spectrum, vectors(lanes, states), turn, pace, room,
+                joined, of_y,
+            )  # fmt: skip
+            first = of_window == 0
+            low = smaller(value, splat(lanes, np.inf) if first else low)
+            high = larger(value, splat(lanes, -np.inf) if first else high)
+            spent = products + (splat(lanes, 0.0) if first else spent)
         move, left = splat(lanes, 0.0) if measure else eta, todo
         todo = todo - where(move > 0.0, 1.0, 0.0)
         check = (begin + step + 1) % stop.check == 0
-        forward(w, network, b, a, move, momentum, form, check or measure or watched)
+        # a measurement has found all a_k
+        waits, rate = measured and may_wait(form, momentum), move
+        if not waits:
+            forward(w, network, b, a, move, momentum, form, check or measure or watched)
         if recorded:
             # An entry belongs to a lane that took all of its steps and did not diverge in them.
-            row, whole = vectors(lanes, rows[entry]), fine & (before - left == every)
+            whole = fine & (before - left == stride)
             if watched:
                 square, apart = gradient_square(a, b, network.layout), dot(error, error, d)
                 put_entry(row, extremes, excess, apart, square, whole)
-            if spectrum is not None and rows.shape[1] != PLAIN:
+            if spectrum is not None and sharp:
                 begins = PLAIN if watched else 0
                 put_sharpness(row[begins:], value, residual, spent, low, high, whole)
-            entry, due, before = entry + 1, due + every, left
+            put_row(lanes, rows.table, rows.entry + entry, rows.network, row)
+            entry, due, stride, before = entry + 1, due + every, every, left
         elif watched and step > 0:
             widen(extremes, excess)
             widen(extremes[2:], dot(error, error, d))
@@ -240,7 +269,10 @@ def _descend_block(
             vectors(lanes, runs.gradient)[0] = where(fine, square, np.inf)
             vectors(lanes, runs.distance)[0] = where(fine, apart, np.inf)
             # entries that nobody came to
-            rows[entry:] = np.nan
+            for column in range(len(rows.table)):
+                row[column] = np.nan
+            for missing in range(rows.entry + entry, rows.end):
+                put_row(lanes, rows.table, missing, rows.network, row)
             return
         step += 1
         if check:
@@ -270,7 +302,7 @@ def _spectral_scratch(lanes, network, spectrum, weights):
 
 @compiled
 def descend(
-    lanes, weights, network, runs, stop, momentum, form, begin, steps, goes_on, every, rows,
+    lanes, weights, network, runs, stop, momentum, form, begin, steps, goes_on, every, due, rows,
     spectrum, first, last,
 ):  # fmt: skip
     """Descend blocks first..last-1 by at most `steps` steps each.
@@ -284,10 +316,10 @@ def descend(
     form       None, or a `Held` or `Wide` of `layout`
     begin      steps taken before this call
     goes_on    without a trace: blocks all of whose lanes still go are not measured at the end
-    every      after so many steps, and again, an entry is made and runs.extremes begin anew, while
-    rows       [block - first, entry, column, n] has room for it: see `entries`; without
-               runs.extremes only the sharpness. Lanes that did not take all its steps are NaN in
-               it. With `every` 0 there is one, of the first weights
+    every      after so many steps, and again, an entry is made and runs.extremes begin anew,
+    due        the first time after so many, while
+    rows       the `Rows` of the first block, with the others beside it, have room for it; without
+               runs.extremes only the sharpness. Lanes that did not take all its steps are NaN in it
     spectrum   None, or a `Spectrum` of `entries`
     """
     memory = _scratch(lanes, network, weights)
@@ -295,6 +327,7 @@ def descend(
     for block in range(first, last):
         _descend_block(
             lanes, weights[block].reshape(-1), network, block_of(runs, block), stop, momentum,
-            form, begin, steps, goes_on, every, rows[block - first], spectrum,
+            form, begin, steps, goes_on, every, due,
+            rows_of(rows, (block - first) * len(lanes)), spectrum,
             _starts(spectrum, weights, block), memory, room,
         )  # fmt: skip

@@ -28,8 +28,19 @@ from flatmin.lanes.algebra import dot, input_gradient, larger, smaller, sweep_ba
 from flatmin.lanes.compiling import compiled, helper, inlined
 from flatmin.lanes.entries import CHANGES, PROBE_EVERY, TILE, in_tiles
 from flatmin.lanes.lanczos import inverse_or_zero
-from flatmin.lanes.layout import scratch
-from flatmin.lanes.sweeps import Nodes, begin, chain, coordinates, dimension, rise, sweep, weigh
+from flatmin.lanes.layout import scratch, unfilled
+from flatmin.lanes.sweeps import (
+    Nodes,
+    chain,
+    coordinates,
+    dimension,
+    down,
+    rise,
+    sweep,
+    up,
+    weigh,
+    x_of,
+)
 from flatmin.lanes.tiles import outer, put, scaled, take
 from flatmin.lanes.tridiagonal import top_of_tridiagonal
 from flatmin.lanes.vectors import absolute, all_lanes, fma, root, splat, vectors, where
@@ -53,11 +64,11 @@ def padded(layout):
 
 @helper
 def sharpness_scratch(lanes, network, basis, like):
-    """The memory that `largest_eigenvalue` works in."""
+    """The memory that `largest_eigenvalue` works in, most of which is seldom touched."""
     size, depth = network.layout.nodes[-1], len(network.layout.widths) - 1
     numbers = size + 4 * depth + 5 * (basis + 1) + (basis + 2) * padded(network.layout)
     numbers += size + in_tiles(network.layout.nodes[-2])
-    return scratch(numbers * len(lanes), like)
+    return unfilled(numbers * len(lanes), like)
 
 
 @inlined
@@ -143,10 +154,11 @@ def largest_eigenvalue(
             told = fma(along, along, between)
             rest = where(nothing, 0.0, larger(per * square - told, _ROUNDING * told))
             # Of a vector that is 0, and where H is, nothing is left to find.
-            diagonal[used] = where((own > 0.0) & ~nothing, 1.0 + along, 0.0)
+            # Lanes that have ended keep their theta, so that it is soon found again.
+            diagonal[used] = where((own > 0.0) & ~nothing & ~ended, 1.0 + along, 0.0)
             norms[used], s[used] = root(inverse * per), 1.0
             if used > 0:
-                beside[used - 1] = root(between)
+                beside[used - 1] = where(ended, 0.0, root(between))
             used += 1
             if used > _EACH and used % 2 == 1 and used < basis:
                 shares[used] = 0.0
@@ -230,7 +242,8 @@ def _within(x, bound):
 
 @helper
 def _search(
-    lanes, w, network, a, b, form, spectrum, done, goes_on, begun, ahead, apart, side, scale, room
+    lanes, w, network, nodes_of, form, spectrum, done, goes_on, begun, ahead, apart, side, scale,
+    room,
 ):  # fmt: skip
     """`largest_eigenvalue` in the lanes that are not done, from the product of `begin`.
 
@@ -245,12 +258,13 @@ def _search(
             q[y_at + j], q[size + y_at + j] = ahead[nodes[k] + j], apart[nodes[k] + j]
         if k < len(widths) - 2:
             for i in range(widths[k + 1]):
-                q[x_at + i] = side[nodes[k + 1] + i] if goes_on else splat(lanes, 0.0)
+                q[x_at + i] = x_of(network, nodes_of, k, i, side) if goes_on else splat(lanes, 0.0)
                 q[size + x_at + i] = 0.0
     for i in range(dimension(network.layout), size):
         q[i], q[size + i] = 0.0, 0.0
     found = largest_eigenvalue(
-        w, network, a, b, form, scale, done, goes_on, begun, 1.0, spectrum.tolerance,
+        w, network, nodes_of.a, nodes_of.b, form, scale, done, goes_on, begun, 1.0,
+        spectrum.tolerance,
         spectrum.max_products, spectrum.basis, vectors(lanes, room),
     )  # fmt: skip
     for k in range(len(widths) - 1):
@@ -283,54 +297,76 @@ def _stir(w, network, alpha, beta):
     return root(most)
 
 
+@inlined
+def foreseen(lanes, network, a, b, spectrum, state, room):
+    """Of what is kept of a run: y_k foreseen, where c_k go, the nodes, with the scale foreseen."""
+    size = in_tiles(network.layout.nodes[-2])
+    numbers = state[(2 + CHANGES) * size :]
+    before, factors = numbers[1:], numbers[10:]
+    c, alpha, beta, per_b, moved, _, _, _, _, _, _, q = _places(
+        network, spectrum.basis, vectors(lanes, room)
+    )
+    last, g, h, i = numbers[0], factors[0], factors[1], factors[2]
+    scale = fma(i, before[2], fma(h, before[1], fma(g, before[0], last)))
+    scale = where((scale > 0.5 * last) & (scale < 2.0 * last), scale, last)
+    scale = where(scale > 0.0, scale, 1.0)
+    side = q[(spectrum.basis + 1) * padded(network.layout) + size :]
+    return state[size:], side, Nodes(a, b, c, 1.0 / scale, alpha, beta, per_b, moved), scale
+
+
+@inlined
+def probes(turn):
+    """Whether a probe may be added at this turn to what was foreseen."""
+    return turn % PROBE_EVERY == 0
+
+
 @helper
-def follow(lanes, w, network, a, b, form, spectrum, state, turn, pace, room):
+def follow(
+    lanes, w, network, a, b, form, spectrum, state, turn, pace, room, is_down, of_y
+):  # fmt: skip
     """The sharpness of a block at its turn-th measurement in a run, as `largest_eigenvalue`.
 
     The y_k of the next eigenvector are looked for near y + g d_n + h d_{n-1} + i d_{n-2}, with d_n
     the last change of y, d_{n-1} the one before, and the factors that were best the last time
     (`_course`). Where a run goes on smoothly this extrapolates; where it swings to and fro g is
     about -1, which is the eigenvector before the last one. The eigenvalue is foreseen by the same
-    factors, and x_k follows from both (`sweeps.begin`). So mostly one
+    factors, and x_k follows from both (`sweeps.down`). So mostly one
     product is enough, and its Rayleigh quotient is the value. Changes are compared in a metric that
     is that of the weights, for units not to matter, but of weights now and then: products of
     changes of different turns are kept.
 
-    state  of the block, as `entries.followed` has it
-    pace   what weights move from one turn to the next, of their gradient
+    state           of the block, as `entries.followed` has it
+    pace            what weights move from one turn to the next, of their gradient
+    is_down, of_y   whether the way down was taken, and what `sweeps.down` returned
     """
     widths, _, nodes = network.layout
     size = in_tiles(nodes[-2])
     newest = turn % CHANGES
-    ahead = state[size:]
-    d_1 = state[(2 + (newest + 2) % CHANGES) * size :]
+    ahead, side, nodes_of, scale = foreseen(lanes, network, a, b, spectrum, state, room)
+    inverse, d_1 = nodes_of.inverse, state[(2 + (newest + 2) % CHANGES) * size :]
     d_2 = state[(2 + (newest + 1) % CHANGES) * size :]
     d_3 = state[(2 + newest) * size :]
     numbers = state[(2 + CHANGES) * size :]
     known, before, factors, weights = numbers[4:], numbers[1:], numbers[10:], numbers[14:]
-    c, alpha, beta, per_b, moved, _, _, _, _, _, _, q = _places(
-        network, spectrum.basis, vectors(lanes, room)
-    )
+    q = _places(network, spectrum.basis, vectors(lanes, room))[11]
     apart = q[(spectrum.basis + 1) * padded(network.layout) :]
-    side = apart[size:]
     last, g, h, i = numbers[0], factors[0], factors[1], factors[2]
-    scale = fma(i, before[2], fma(h, before[1], fma(g, before[0], last)))
-    scale = where((scale > 0.5 * last) & (scale < 2.0 * last), scale, last)
-    scale = where(scale > 0.0, scale, 1.0)
     stirred, begins = numbers[13], turn == 0
     if turn % _SELDOM == 0:
         for k in range(len(widths) - 1):
             b_k = b[nodes[k + 1] :]
             weights[k] = chain(b_k, b_k, widths[k + 1])
-    if turn % PROBE_EVERY == 0:
+    if probes(turn):
         due = stirred > (_STIRRED if turn % _SELDOM else -1.0)
         add_probe(network, b, spectrum.probe, where(due, 1.0, 0.0), ahead)
         numbers[13] = where(due, 0.0, stirred)
-    inverse = 1.0 / scale
-    nodes_of = Nodes(a, b, c, inverse, alpha, beta, per_b, moved)
-    own, across, square = begin(w, network, nodes_of, ahead, side, apart, form)
+    if not is_down:
+        of_y = down(w, network, nodes_of, ahead, side, form)
+    own, across, square = up(w, network, nodes_of, ahead, side, of_y, apart, form)
     if (turn + 1) % PROBE_EVERY == 0:
-        numbers[13] = fma(PROBE_EVERY * pace, scale * _stir(w, network, alpha, beta), stirred)
+        numbers[13] = fma(
+            PROBE_EVERY * pace, scale * _stir(w, network, nodes_of.alpha, nodes_of.beta), stirred
+        )
     per = inverse_or_zero(own)
     along = per * across
     told = along * along
@@ -342,14 +378,12 @@ def follow(lanes, w, network, a, b, form, spectrum, state, turn, pace, room):
         # nothing is known of the scale
         done, scale = ~(scale > 0.0), splat(lanes, 0.0)
     # H v of unit v
-    part = root(inverse * per)
-    more = part * inverse_or_zero(theta)
-    part = fma(-along, more, part)
+    part = root(inverse * per) * inverse_or_zero(theta)
     if not all_lanes(done):
         for e in range(size):
-            ahead[e] = where(done, fma(apart[e], more, part * ahead[e]), ahead[e])
+            ahead[e] = where(done, part * (ahead[e] + apart[e]), ahead[e])
         found = _search(
-            lanes, w, network, a, b, form, spectrum, done, not begins, (own, across, square),
+            lanes, w, network, nodes_of, form, spectrum, done, not begins, (own, across, square),
             ahead, apart, side, scale, room,
         )  # fmt: skip
         value = where(done, value, found[0])
@@ -357,12 +391,13 @@ def follow(lanes, w, network, a, b, form, spectrum, state, turn, pace, room):
         products = where(done, products, found[2])
         # a vector has two signs
         part = where(done | ~(_product(network, weights, ahead, state) < 0.0), 1.0, -1.0)
-        more = splat(lanes, 0.0)
+        for e in range(size):
+            apart[e] = 0.0
     by_0 = by_1 = by_2 = by_3 = splat(lanes, 0.0)
     for k in range(len(widths) - 1):
         weight = weights[k]
         for e in range(nodes[k], nodes[k + 1]):
-            new = fma(apart[e], more, part * ahead[e])
+            new = part * (ahead[e] + apart[e])
             change = splat(lanes, 0.0) if begins else new - state[e]
             weighed, one, two = weight * change, d_1[e], d_2[e]
             by_0 = fma(weighed, change, by_0)

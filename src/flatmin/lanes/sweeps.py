@@ -11,7 +11,7 @@ alpha_k = |a_k|^2 then <V, V'> = sum_k alpha_k x.x' + beta_k y.y', and H V is
 No unit vectors are needed: where a_k is rounding noise, as at the end of training, x_k has no
 weight, but stays put.
 
-H V has x_k of y alone. So of an eigenvector x_k follows from y_k and the eigenvalue (`begin`).
+H V has x_k of y alone. So of an eigenvector x_k follows from y_k and the eigenvalue (`down`).
 
 Coordinates lie as y_1, x_1, y_2, x_2, .., y_L. H is divided by a scale, about its largest
 eigenvalue, and so are alpha_k, beta_k and with them all <V, V'>: so no power of H leaves the range
@@ -30,7 +30,7 @@ from flatmin.lanes.compiling import inlined
 from flatmin.lanes.held import held, product_held, times_held, transposed_held
 from flatmin.lanes.lanczos import inverse_or_zero
 from flatmin.lanes.layout import Held, is_form
-from flatmin.lanes.tiles import inner, outer, put, scaled
+from flatmin.lanes.tiles import inner, minus, outer, put, scaled
 from flatmin.lanes.vectors import fma, splat
 
 overload: Any = extending.overload
@@ -95,105 +95,138 @@ def weigh(network, nodes_of):
 
 
 @inlined
-def _begin(w, network, nodes_of, y, x, out):
+def _down(w, network, nodes_of, y, c):
     widths, layers, nodes = network.layout
-    a, b, c, inverse, alpha, beta, per_b, moved = nodes_of
-    last = len(widths) - 2
+    b, inverse, alpha, beta = nodes_of.b, nodes_of.inverse, nodes_of.alpha, nodes_of.beta
+    per_b, moved, last = nodes_of.per_b, nodes_of.moved, len(widths) - 2
     p = b[nodes[last + 1] :]
     beta[last] = inverse * chain(p, p, widths[last + 1])
-    for j in range(widths[last]):
-        c[nodes[last] + j] = beta[last] * y[nodes[last] + j]
-    for k in range(last - 1, -1, -1):
-        rows, columns, at = widths[k + 1], widths[k], nodes[k + 1]
-        b_k, c_k, below = b[at:], c[at:], c[nodes[k] :]
-        square = chain(b_k, b_k, rows)
-        beta[k], per_b[k] = inverse * square, inverse_or_zero(square)
-        move = per_b[k] * chain(c_k, b_k, rows)
-        moved[k] = move
-        for i in range(rows):
-            x[at + i] = fma(b_k[i], -move, c_k[i])
-        for j in range(columns):
-            below[j] = beta[k] * y[nodes[k] + j]
-        transposed_times(w[layers[k] :], rows, columns, c_k, below, True)
-    # c_0 is read before e_1 takes its place
-    input_gradient(network.sigma, c, out)
-    for j in range(widths[0]):
-        c[j] = out[j]
-    own = between = size = 0.0
-    for k in range(last + 1):
+    of_y = 0.0
+    for k in range(last, -1, -1):
         rows, columns, at = widths[k + 1], widths[k], nodes[k]
-        a_k, b_k, e_k, above = a[at:], b[nodes[k + 1] :], c[at:], c[nodes[k + 1] :]
-        first = second = third = y_a = 0.0
-        for j in range(columns):
-            old = y[at + j]
-            new = fma(old, -1.0, e_k[j])
-            if k < last:
-                new = fma(a_k[j], moved[k], new)
-            first = fma(old, old, first)
-            second = fma(old, new, second)
-            third = fma(new, new, third)
-            y_a = fma(old, a_k[j], y_a)
-            out[at + j] = new
-        own = fma(beta[k], first, own)
-        between = fma(beta[k], second, between)
-        size = fma(beta[k], third, size)
-        alpha[k] = inverse * chain(a_k, a_k, columns)
+        y_k, c_k, below = y[at:], c[nodes[k + 1] :], c[at:]
         if k < last:
-            x_k = x[nodes[k + 1] :]
-            own = fma(alpha[k], chain(x_k, x_k, rows), own)
-            along = inverse * y_a
-            for i in range(rows):
-                above[i] = fma(b_k[i], along, alpha[k] * x_k[i])
-                a[nodes[k + 1] + i] = 0.0
-            add_times(w[layers[k] :], rows, columns, e_k, above)
-            add_times(w[layers[k] :], rows, columns, a_k, a[nodes[k + 1] :])
-    return own, between, size
+            b_k = b[nodes[k + 1] :]
+            square, along = chain(b_k, b_k, rows), chain(c_k, b_k, rows)
+            beta[k], per_b[k] = inverse * square, inverse_or_zero(square)
+            moved[k] = per_b[k] * along
+            alpha[k] = fma(-moved[k], along, chain(c_k, c_k, rows))
+        of_y = fma(beta[k], chain(y_k, y_k, columns), of_y)
+        for j in range(columns):
+            below[j] = beta[k] * y_k[j]
+        if k < last:
+            transposed_times(w[layers[k] :], rows, columns, c_k, below, True)
+    return of_y
 
 
 @inlined
-def _begin_held(w, network, nodes_of, y, x, out, like):
+def _up(w, network, nodes_of, y, c, of_y, out):
     widths, layers, nodes = network.layout
-    a, b, _, inverse, alpha, beta, per_b, moved = nodes_of
-    last, less = len(layers) - 2, splat(inverse, -1.0)
-    p = b[nodes[last + 1] :]
-    beta[last] = inverse * chain(p, p, widths[last + 1])
-    c = scaled(beta[last], held(y[nodes[last] :], like))
-    for k in range(last - 1, -1, -1):
-        b_k = held(b[nodes[k + 1] :], like)
-        square = inner(b_k, b_k, 0.0)
-        here, per = inverse * square, inverse_or_zero(square)
-        move = per * inner(c, b_k, 0.0)
-        beta[k], per_b[k], moved[k] = here, per, move
-        put(x[nodes[k + 1] :], 1, outer(b_k, -move, c))
-        c = transposed_held(w[layers[k] :], c, scaled(here, held(y[nodes[k] :], like)))
-    e = scaled(2.0, times_held(network.sigma, c))
-    a_k = held(a, like)
-    own = between = size = splat(inverse, 0.0)
+    a, b, e, inverse, alpha, beta, _, moved = nodes_of
+    last, of_x = len(widths) - 2, 0.0
+    crossed = size = of_x
+    input_gradient(network.sigma, c, e)
+    between = chain(c, e, widths[0])
     for k in range(last):
-        at = nodes[k]
-        y_k, x_k, b_k = (
-            held(y[at:], like), held(x[nodes[k + 1] :], like), held(b[nodes[k + 1] :], like),
-        )  # fmt: skip
-        new = outer(a_k, moved[k], outer(y_k, less, e))
-        put(out[at:], 1, new)
-        own = fma(beta[k], inner(y_k, y_k, 0.0), own)
-        between = fma(beta[k], inner(y_k, new, 0.0), between)
+        rows, columns, at = widths[k + 1], widths[k], nodes[k]
+        y_k, a_k, e_k, new = y[at:], a[at:], e[at:], out[at:]
+        b_k, c_k, above = b[nodes[k + 1] :], c[nodes[k + 1] :], e[nodes[k + 1] :]
+        for j in range(columns):
+            new[j] = fma(a_k[j], moved[k], e_k[j] - y_k[j])
+        size = fma(beta[k], chain(new, new, columns), size)
+        x_x, y_a = alpha[k], chain(y_k, a_k, columns)
+        alpha[k] = inverse * chain(a_k, a_k, columns)
+        of_x = fma(alpha[k], x_x, of_x)
+        crossed = fma(beta[k] * moved[k], y_a, crossed)
+        part = fma(-alpha[k], moved[k], inverse * y_a)
+        for i in range(rows):
+            above[i] = fma(b_k[i], part, alpha[k] * c_k[i])
+            a[nodes[k + 1] + i] = 0.0
+        add_times(w[layers[k] :], rows, columns, e_k, above)
+        add_times(w[layers[k] :], rows, columns, a_k, a[nodes[k + 1] :])
+    y_k, a_k, e_k, new = y[nodes[last] :], a[nodes[last] :], e[nodes[last] :], out[nodes[last] :]
+    for j in range(widths[last]):
+        new[j] = e_k[j] - y_k[j]
+    size = fma(beta[last], chain(new, new, widths[last]), size)
+    alpha[last] = inverse * chain(a_k, a_k, widths[last])
+    return of_y + of_x, between + of_x + (crossed + crossed) - of_y, size
+
+
+@inlined
+def leave(network, nodes_of, k, b_k, y_k, c, c_of, of_y):
+    """What the way down keeps of a held layer with c_k; returns beta_k y_k as well."""
+    inverse, nodes = nodes_of.inverse, network.layout.nodes
+    square, along = inner(b_k, b_k, 0.0), inner(c, b_k, 0.0)
+    beta, per = inverse * square, inverse_or_zero(square)
+    move = per * along
+    nodes_of.beta[k], nodes_of.per_b[k], nodes_of.moved[k] = beta, per, move
+    nodes_of.alpha[k] = fma(-move, along, inner(c, c, 0.0))
+    put(c_of[nodes[k + 1] :], 1, c)
+    return fma(beta, inner(y_k, y_k, 0.0), of_y), scaled(beta, y_k)
+
+
+@inlined
+def leave_last(network, nodes_of, y_k):
+    """As `leave`, of the last layer, below which c_k begins."""
+    widths, nodes, last = (
+        network.layout.widths,
+        network.layout.nodes,
+        len(network.layout.widths) - 2,
+    )
+    p = nodes_of.b[nodes[last + 1] :]
+    beta = nodes_of.inverse * chain(p, p, widths[last + 1])
+    nodes_of.beta[last] = beta
+    return fma(beta, inner(y_k, y_k, 0.0), splat(beta, 0.0)), scaled(beta, y_k)
+
+
+@inlined
+def _down_held(w, network, nodes_of, y, c_of, like):
+    _, layers, nodes = network.layout
+    last = len(layers) - 2
+    of_y, c = leave_last(network, nodes_of, held(y[nodes[last] :], like))
+    for k in range(last - 1, -1, -1):
+        b_k, y_k = held(nodes_of.b[nodes[k + 1] :], like), held(y[nodes[k] :], like)
+        of_y, begun = leave(network, nodes_of, k, b_k, y_k, c, c_of, of_y)
+        c = transposed_held(w[layers[k] :], c, begun)
+    put(c_of, 1, c)
+    return of_y
+
+
+@inlined
+def _up_held(w, network, nodes_of, y, c_of, of_y, out, like):
+    _, layers, nodes = network.layout
+    a, b, _, inverse, alpha, beta, _, moved = nodes_of
+    last, of_x, c = len(layers) - 2, splat(inverse, 0.0), held(c_of, like)
+    crossed = size = of_x
+    e = scaled(2.0, times_held(network.sigma, c))
+    between, a_k = inner(c, e, 0.0), held(a, like)
+    for k in range(last):
+        y_k, move = held(y[nodes[k] :], like), moved[k]
+        b_k, c_k = held(b[nodes[k + 1] :], like), held(c_of[nodes[k + 1] :], like)
+        new = outer(a_k, move, minus(e, y_k))
+        put(out[nodes[k] :], 1, new)
         size = fma(beta[k], inner(new, new, 0.0), size)
+        x_x, y_a = alpha[k], inner(y_k, a_k, 0.0)
         here = inverse * inner(a_k, a_k, 0.0)
         alpha[k] = here
-        own = fma(here, inner(x_k, x_k, 0.0), own)
-        above = outer(b_k, inverse * inner(y_k, a_k, 0.0), scaled(here, x_k))
+        of_x = fma(here, x_x, of_x)
+        crossed = fma(beta[k] * move, y_a, crossed)
+        above = outer(b_k, fma(-here, move, inverse * y_a), scaled(here, c_k))
         e = product_held(w[layers[k] :], e, above)
         a_k = product_held(w[layers[k] :], a_k, like)
         put(a[nodes[k + 1] :], 1, a_k)
-    y_k = held(y[nodes[last] :], like)
-    new = outer(y_k, less, e)
+    new = minus(e, held(y[nodes[last] :], like))
     put(out[nodes[last] :], 1, new)
-    alpha[last] = inverse * inner(a_k, a_k, 0.0)
-    own = fma(beta[last], inner(y_k, y_k, 0.0), own)
-    between = fma(beta[last], inner(y_k, new, 0.0), between)
     size = fma(beta[last], inner(new, new, 0.0), size)
-    return own, between, size
+    alpha[last] = inverse * inner(a_k, a_k, 0.0)
+    return of_y + of_x, between + of_x + (crossed + crossed) - of_y, size
+
+
+@inlined
+def x_of(network, nodes_of, k, i, c):
+    """A coordinate of the x_k of `down`, from its c."""
+    at = network.layout.nodes[k + 1] + i
+    return fma(nodes_of.b[at], -nodes_of.moved[k], c[at])
 
 
 @inlined
@@ -293,12 +326,24 @@ def _sweep_held(w, network, nodes_of, q, shift, out, like):
     return own, between, size
 
 
-def begin(w, network, nodes_of, y, x, out, form):
-    """The product with q of which only the y_k are given: x_k is taken for which (H q)_x = x.
+def down(w, network, nodes_of, y, c, form):
+    """The way down of the product with q of which only the y_k are given: x_k is taken for which
+    (H q)_x = x.
 
-    So nothing but y_k is left of H q - q: that is `out`. Here y and out have y_k, and x has x_k,
-    where nodes are. On the way all a_k come from a_1, and what `weigh` finds; returns <q, q>,
-    <q, out> and <out, out>, all of it scaled.
+    Here y has y_k, and c has c_k, where nodes are (`x_of` has x_k). On the way comes what `weigh`
+    finds, but not alpha_k, in the place of which is |x_k|^2. Returns the sum of beta_k |y_k|^2.
+    """
+
+
+def up(w, network, nodes_of, y, c, of_y, out, form):
+    """The way up after `down`, which returned `of_y`: nothing but y_k is left of H q - q, in `out`.
+
+    On the way all a_k come from a_1, and alpha_k. Returns <q, q>, <q, out> and <out, out>, all of
+    it scaled, where
+
+        <q, H q> = c_0.e_1 + 2 sum_k alpha_k |x_k|^2 + m_k beta_k (y_k.a_k)
+
+    as the sum of beta_k y_k.e_k = (c_{k-1} - W_k' c_k).e_k telescopes.
     """
 
 
@@ -306,13 +351,24 @@ def sweep(w, network, nodes_of, q, shift, out, form):
     """out = H q - shift q; returns <q, q>, <q, out> and <out, out>, all of it scaled."""
 
 
-@overload(begin, jit_options={"forceinline": True})
-def _any_begin(w, network, nodes_of, y, x, out, form):
+@overload(down, jit_options={"forceinline": True})
+def _any_down(w, network, nodes_of, y, c, form):
     if is_form(form, Held):
-        return lambda w, network, nodes_of, y, x, out, form: _begin_held(
-            w, network, nodes_of, y, x, out, form.layer
+        return lambda w, network, nodes_of, y, c, form: _down_held(
+            w, network, nodes_of, y, c, form.layer
         )
-    return lambda w, network, nodes_of, y, x, out, form: _begin(w, network, nodes_of, y, x, out)
+    return lambda w, network, nodes_of, y, c, form: _down(w, network, nodes_of, y, c)
+
+
+@overload(up, jit_options={"forceinline": True})
+def _any_up(w, network, nodes_of, y, c, of_y, out, form):
+    if is_form(form, Held):
+        return lambda w, network, nodes_of, y, c, of_y, out, form: _up_held(
+            w, network, nodes_of, y, c, of_y, out, form.layer
+        )
+    return lambda w, network, nodes_of, y, c, of_y, out, form: _up(
+        w, network, nodes_of, y, c, of_y, out
+    )
 
 
 @overload(sweep, jit_options={"forceinline": True})

@@ -164,3 +164,14 @@ def scaled(typing, factor, tile):
         return cgutils.pack_array(builder, [builder.fmul(a, b) for a, b in pairs])
 
     return tile(factor if several else tile.dtype, tile), codegen
+
+
+@intrinsic
+def minus(typing, x, y):
+    """Each vector of a tile less that of another."""
+
+    def codegen(context, builder, signature, arguments):
+        pairs = zip(*(cgutils.unpack_tuple(builder, one) for one in arguments), strict=True)
+        return cgutils.pack_array(builder, [builder.fsub(a, b) for a, b in pairs])
+
+    return x(x, y), codegen

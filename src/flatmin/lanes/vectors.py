@@ -276,6 +276,24 @@ def splat(typing, like, number):
 
 
 @intrinsic
+def fetch(typing, place):
+    """Have the first vector at a place brought near, as it is to be written soon."""
+
+    def codegen(context, builder, signature, arguments):
+        kinds = [ir.IntType(8).as_pointer(), *[ir.IntType(32)] * 3]
+        function = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(ir.VoidType(), kinds), "llvm.prefetch.p0i8"
+        )
+        near = [
+            ir.Constant(kind, number) for kind, number in zip(kinds[1:], (1, 3, 1), strict=True)
+        ]
+        builder.call(function, [builder.bitcast(arguments[0], kinds[0]), *near])
+        return context.get_dummy_value()
+
+    return types.none(place), codegen
+
+
+@intrinsic
 def paired(typing, place):
     """The same place, with vectors of twice the lanes."""
     kind = Vectors(Lanes(2 * place.vector.count, place.vector.element))
