@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from flatmin.core.checks import check_choice
-from flatmin.lanes.compiling import inlined
+from flatmin.lanes.compiling import apart, inlined
 from flatmin.lanes.functions import (
     LOG2E,
     between,
@@ -22,7 +22,7 @@ from flatmin.lanes.functions import (
     softplus,
     tanh,
 )
-from flatmin.lanes.vectors import fma, splat, where
+from flatmin.lanes.vectors import alone, fma, splat, where
 
 # gelu, tanh form: x (1 + tanh(u))/2 = x/(1 + 2^t), t = -2 log2(e) u = T1 x + T3 x^3
 _SLOPE, _CUBIC = float(np.sqrt(2.0 / np.pi)), 0.044715
@@ -118,17 +118,27 @@ def _none(code, h, s, c, size):
     """There is no activation of this code."""
 
 
+def _over(phi: Any, twice: bool) -> Any:
+    @apart
+    def over(h, s, c, size):
+        alone()
+        for e in range(size):
+            h[e], s[e], bend = phi(h[e])
+            if twice:
+                c[e] = bend
+
+    return over
+
+
 def _choice(number: int, phi: Any, twice: bool, others: Any) -> Any:
     """h <- phi(h), s <- phi'(h), and c <- phi''(h) if `twice`, if the code is this number, else
     what the others do."""
+    over = _over(phi, twice)
 
     @inlined
     def activate(code, h, s, c, size):
         if code == number:
-            for e in range(size):
-                h[e], s[e], bend = phi(h[e])
-                if twice:
-                    c[e] = bend
+            over(h, s, c, size)
         else:
             others(code, h, s, c, size)
 

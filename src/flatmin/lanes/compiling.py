@@ -59,6 +59,9 @@ inlined = _of_types_only(forceinline=True)
 helper = _of_types_only()
 """For larger parts of a kernel."""
 
+apart = _of_types_only(forceinline=False)
+"""For helpers that begin with `vectors.alone()`, so that they are not inlined anywhere."""
+
 borrower = _of_types_only(_nrt=False)
 """For parts that, with all they call, neither make arrays nor return any: the owners of arrays are
 not counted in them. Each count stops the processor until all it wrote before is in memory."""

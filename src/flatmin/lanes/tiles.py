@@ -67,10 +67,14 @@ def in_fives(tile: Callable[[int], Any], fewer: Any) -> Any:
     return first_rows
 
 
-def _places(builder: Any, count: int, columns: int, stride: Any) -> list[Any]:
-    """Where the `count` vectors of a tile are."""
-    rows = [builder.mul(stride.type(i), stride) for i in range(count // columns)]
-    return [builder.add(row, stride.type(j)) for row in rows for j in range(columns)]
+def _places(builder: Any, count: int, columns: int, stride: Any, step: Any = None) -> list[Any]:
+    """Where the `count` vectors of a tile are, those of a row `step` apart (1 if left out)."""
+    step = stride.type(1) if step is None else step
+    rows, columns_at = (
+        [builder.mul(by.type(i), by) for i in range(number)]
+        for by, number in ((stride, count // columns), (step, columns))
+    )
+    return [builder.add(row, column) for row in rows for column in columns_at]
 
 
 def _columns(given: Any) -> tuple[Any, int]:
@@ -101,6 +105,18 @@ def take(typing, place, rows, stride, columns=1):
         return cgutils.pack_array(builder, [load(builder, place, arguments[0], e) for e in places])
 
     return kind(place, rows, types.intp, columns), codegen
+
+
+@_literal
+def spread(typing, place, rows, down, columns, across):
+    """The tile of so many rows and columns whose vector ij is at i down + j across."""
+    kind = types.UniTuple(place.vector, rows.literal_value * columns.literal_value)
+
+    def codegen(context, builder, signature, arguments):
+        places = _places(builder, kind.count, columns.literal_value, arguments[2], arguments[4])
+        return cgutils.pack_array(builder, [load(builder, place, arguments[0], e) for e in places])
+
+    return kind(place, rows, types.intp, columns, types.intp), codegen
 
 
 @_literal
@@ -150,6 +166,23 @@ def inner(typing, x, y, total):
     """total + x_1 y_1 + x_2 y_2 + ..., fused, one after another."""
     code = _fused_over(lambda a, b: list(zip(a, b, strict=True)))
     return x.dtype(x, y, x.dtype), code
+
+
+@intrinsic
+def times(typing, tile, x):
+    """The sums tile_i1 x_1 + tile_i2 x_2 + ..., fused, one after another."""
+    columns, kind = x.count, types.UniTuple(x.dtype, tile.count // x.count)
+
+    def codegen(context, builder, signature, arguments):
+        weights, given = (cgutils.unpack_tuple(builder, part) for part in arguments)
+        fused = llvm_function("fma")
+        total = [builder.fmul(weight, given[0]) for weight in weights[::columns]]
+        for j in range(1, columns):
+            pairs = zip(weights[j::columns], total, strict=True)
+            total = [fused(builder, x.dtype, weight, given[j], sum) for weight, sum in pairs]
+        return cgutils.pack_array(builder, total)
+
+    return kind(tile, x), codegen
 
 
 @intrinsic

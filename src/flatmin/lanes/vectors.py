@@ -302,3 +302,18 @@ def paired(typing, place):
         return builder.bitcast(arguments[0], context.get_value_type(kind))
 
     return kind(place), codegen
+
+
+@intrinsic
+def alone(typing):
+    """The function that calls this is inlined nowhere, so that registers hold its constants.
+
+    In a large kernel the compiler sees more constants than registers and makes some of them again
+    in every pass of a loop.
+    """
+
+    def codegen(context, builder, signature, arguments):
+        builder.function.attributes.add("noinline")
+        return context.get_dummy_value()
+
+    return types.none(), codegen
