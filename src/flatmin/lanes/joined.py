@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import extending, types
+from numba import extending
 
 from flatmin.lanes.compiling import inlined
 from flatmin.lanes.held import (
@@ -77,8 +77,8 @@ def _step_and_down(w, network, b, error, a, move, nodes_of, y, c_of, hold):
     return take_error(w, network, x, error, a, like), of_y
 
 
-def may_wait(form, momentum):
-    """Whether a step of which all a_k are known may wait for the next way down."""
+def may_wait(form):
+    """Whether a plain step of which all a_k are known may wait for the next way down."""
 
 
 def step(w, network, b, a, move, form):
@@ -90,10 +90,9 @@ def step_and_down(w, network, b, error, a, move, nodes_of, y, c, form):
 
 
 @overload(may_wait, jit_options={"forceinline": True})
-def _any_may_wait(form, momentum):
-    if is_form(form, Held) and isinstance(momentum, types.NoneType):
-        return lambda form, momentum: True
-    return lambda form, momentum: False
+def _any_may_wait(form):
+    is_held = is_form(form, Held)
+    return lambda form: is_held
 
 
 @overload(step, jit_options={"forceinline": True})

@@ -243,7 +243,7 @@ def _descend_block(
         todo = todo - where(move > 0.0, 1.0, 0.0)
         check = (begin + step + 1) % stop.check == 0
         # a measurement has found all a_k
-        waits, rate = measured and may_wait(form, momentum), move
+        waits, rate = measured and momentum is None and may_wait(form), move
         if not waits:
             forward(w, network, b, a, move, momentum, form, check or measure or watched)
         if recorded:
