@@ -26,7 +26,7 @@ from flatmin.dynamics.measures import LAYER_MEASURES, Task
 from flatmin.dynamics.recording import Recording, Trace
 from flatmin.lanes.entries import Rows
 from flatmin.network.architecture import Architecture
-from flatmin.network.ensemble import laid_out
+from flatmin.network.ensemble import aligned, laid_out
 
 Progress = Callable[[int], None]
 
@@ -104,7 +104,7 @@ class Rounds:
         if recording.layers:
             self._initial = self._weights(self.state)
         # In one piece, which is not written before there is something to write.
-        table = np.empty((len(names), entries, count))
+        table = aligned((len(names), entries, count))
         self._columns = columns = self._backend.columns(recording)
         if set(columns) == set(names) and self._backend.entry_kind == table.dtype:
             self._table, filled = table, dict(zip(columns, table, strict=True))

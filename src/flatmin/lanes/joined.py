@@ -47,17 +47,6 @@ def take_error(w, network, b_0, error, a, like):
 
 
 @inlined
-def _step(w, network, b, a, move, hold):
-    widths, layers, nodes = network.layout
-    last, like = len(widths) - 2, hold.layer
-    for k in range(last):
-        change = scaled(-move, held(b[nodes[k + 1] :], like))
-        step_held(w[layers[k] :], held(a[nodes[k] :], like), change)
-    change = scaled(-move, held(b[nodes[last + 1] :], hold.top))
-    step_held(w[layers[last] :], held(a[nodes[last] :], like), change)
-
-
-@inlined
 def _step_and_down(w, network, b, error, a, move, nodes_of, y, c_of, hold):
     widths, layers, nodes = network.layout
     last, like = len(widths) - 2, hold.layer
@@ -81,25 +70,17 @@ def may_wait(form):
     """Whether a plain step of which all a_k are known may wait for the next way down."""
 
 
-def step(w, network, b, a, move, form):
-    """The step of all W_k by the rate `move`, if it may wait."""
-
-
 def step_and_down(w, network, b, error, a, move, nodes_of, y, c, form):
-    """That step, then `backward` and `sweeps.down`: the excess risk, the sum of beta_k |y_k|^2."""
+    """The step of all W_k by the rate `move`, if it may wait, then `backward` and `sweeps.down`.
+
+    Returns what these do: the excess risk, and the sum of beta_k |y_k|^2.
+    """
 
 
 @overload(may_wait, jit_options={"forceinline": True})
 def _any_may_wait(form):
     is_held = is_form(form, Held)
     return lambda form: is_held
-
-
-@overload(step, jit_options={"forceinline": True})
-def _any_step(w, network, b, a, move, form):
-    if is_form(form, Held):
-        return lambda w, network, b, a, move, form: _step(w, network, b, a, move, form)
-    return lambda w, network, b, a, move, form: None
 
 
 @overload(step_and_down, jit_options={"forceinline": True})

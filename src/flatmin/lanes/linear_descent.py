@@ -41,7 +41,6 @@ from flatmin.lanes.entries import (
 )
 from flatmin.lanes.held import held, spread, step_held, transposed_held
 from flatmin.lanes.joined import may_wait, step_and_down, take_error
-from flatmin.lanes.joined import step as take_step
 from flatmin.lanes.layout import Held, Wide, block_of, is_form, scratch
 from flatmin.lanes.momentum_descent import (
     steady_square,
@@ -170,6 +169,22 @@ def _room(network):
     return -(-network.layout.nodes[-1] // 8) * 8
 
 
+@inlined
+def _window(spectrum, every, number):
+    """Before how many steps the measurements of an entry begin; of the first weights is but one."""
+    return max(min(spectrum.window, every), 1) if number > 0 else 1
+
+
+@inlined
+def _turn(spectrum, every, entry, due, step):
+    """Whether sharpness is measured in a step before the entry that is due, the number of that
+    measurement in the run, and in its entry."""
+    number = spectrum.number + entry
+    window = _window(spectrum, every, number)
+    of_window = step - due + window - 1
+    return of_window >= 0, max((number - 1) * window + 1, 0) + of_window, of_window
+
+
 @borrower
 def _descend_block(
     lanes, weights, network, runs, stop, momentum, form, begin, steps, goes_on, every, due, rows,
@@ -190,20 +205,13 @@ def _descend_block(
     eta, todo = vectors(lanes, runs.rate)[0], vectors(lanes, runs.left)[0]
     step, entry, stride, before = 0, 0, due, todo
     low = high = value = residual = spent = splat(lanes, np.nan)
-    # a step that waits for the next way down, and its rate
+    measured, turn, of_window, of_y = False, 0, 0, eta
+    if spectrum is not None:
+        measured, turn, of_window = _turn(spectrum, every, entry, due, step)
+        measured = measured and sharp and entry < entries
+    # whether a step by this rate waits for the next way down
     waits, rate = False, eta
     while True:
-        measured, joined, turn, of_window, of_y = False, False, 0, 0, eta
-        if spectrum is not None:
-            # of the first weights there is but one
-            number = spectrum.number + entry
-            window = max(min(spectrum.window, every), 1) if number > 0 else 1
-            of_window = step - due + window - 1
-            turn = max((number - 1) * window + 1, 0) + of_window
-            measured = sharp and of_window >= 0 and entry < entries
-            joined = waits and measured and step < steps and not probes(turn)
-        if waits and not joined:
-            take_step(w, network, b, a, rate, form)
         if step == steps and goes_on and all_lanes((eta > 0.0) & (todo > 0.5)):
             vectors(lanes, runs.rate)[0], vectors(lanes, runs.left)[0] = eta, todo
             return
@@ -212,7 +220,7 @@ def _descend_block(
         if spectrum is not None and measured:
             fetch_row(lanes, rows.table, rows.entry + entry, rows.network)
         # In a lane that overflows e' Sigma e can come out as -inf.
-        if spectrum is not None and joined:
+        if spectrum is not None and waits:
             ahead, c, nodes_of, _ = foreseen(
                 lanes, network, a, b, spectrum, vectors(lanes, states), room
             )
@@ -228,12 +236,12 @@ def _descend_block(
             _clear(~fine, a, 2 * size)
         recorded = step == due and entry < entries
         if spectrum is not None and measured:
-            pace = eta * (every / window)
+            pace = eta * (every / _window(spectrum, every, spectrum.number + entry))
             if momentum is not None:
                 pace = pace / (1.0 - momentum[0])
             value, residual, products = follow(
                 lanes, w, network, a, b, form, spectrum, vectors(lanes, states), turn, pace, room,
-                joined, of_y,
+                waits, of_y,
             )  # fmt: skip
             first = of_window == 0
             low = smaller(value, splat(lanes, np.inf) if first else low)
@@ -243,7 +251,14 @@ def _descend_block(
         todo = todo - where(move > 0.0, 1.0, 0.0)
         check = (begin + step + 1) % stop.check == 0
         # a measurement has found all a_k
-        waits, rate = measured and momentum is None and may_wait(form), move
+        waits, rate = measured and momentum is None and may_wait(form) and step + 1 < steps, move
+        if spectrum is not None:
+            gone = 1 if recorded else 0
+            measured, turn, of_window = _turn(
+                spectrum, every, entry + gone, due + gone * every, step + 1
+            )
+            measured = measured and sharp and entry + gone < entries
+            waits = waits and measured and not measure and not probes(turn)
         if not waits:
             forward(w, network, b, a, move, momentum, form, check or measure or watched)
         if recorded:

@@ -399,11 +399,14 @@ def follow(
         for e in range(nodes[k], nodes[k + 1]):
             new = part * (ahead[e] + apart[e])
             change = splat(lanes, 0.0) if begins else new - state[e]
-            weighed, one, two = weight * change, d_1[e], d_2[e]
-            by_0 = fma(weighed, change, by_0)
-            by_1 = fma(weighed, one, by_1)
-            by_2 = fma(weighed, two, by_2)
-            by_3 = fma(weighed, d_3[e], by_3)
+            one, two = d_1[e], d_2[e]
+            if e % 2 == 0:
+                # half of the coordinates tell the course
+                weighed = weight * change
+                by_0 = fma(weighed, change, by_0)
+                by_1 = fma(weighed, one, by_1)
+                by_2 = fma(weighed, two, by_2)
+                by_3 = fma(weighed, d_3[e], by_3)
             state[e], d_3[e] = new, change
             ahead[e] = fma(two, i, fma(one, h, fma(change, g, new)))
     if spectrum.steady:
