@@ -6,7 +6,7 @@ All exponentials rest on one rational approximation. With t = k + f, k whole and
 
 since tanh(f log(2)/2) = f P/Q. The quotient B/A need not be taken: sigmoid and tanh are quotients
 of sums of the same terms, so each costs one division. The logistic function of GELU has, with
-AVX-512, k in sixteenths and P and Q linear.
+AVX-512, k in sixteenths and P = 1.
 
 Coefficients: the Remez exchange, or interpolation at Chebyshev points, in 60 digits; the errors
 stated beside them are the largest on a dense grid. Relative errors of the functions, measured
@@ -123,9 +123,9 @@ def _logistic_by_ones(t):
     return a / fma(exponent(biased), fma(f, p, q), a)
 
 
-# With k a multiple of 1/16, |f| <= 1/32 and P may be 1: Q = f coth(f log(2)/2) by three terms has an
-# error of which 1.2e-18 is left in B/A. A and B are sums then, for which this processor has other
-# units than for multiplications (AMD's Zen 4, on which the steps of GELU networks gain 10 % by it).
+# With k a multiple of 1/16, |f| <= 1/32, P may be 1, and three terms of Q = f coth(f log(2)/2) have
+# an error of 1.2e-18 in B/A. Then A and B are sums, for which AMD's Zen 4 has other units than for
+# products: those have f^2, two steps of Q, the divisor and the quotient.
 _COTH = polynomial((2.885390081777928, 0.11552453008449394, -0.0009250503932317778))
 _SIXTEENTHS = [2.0 ** (j / 16) for j in range(16)]
 _ROUNDING = 1.5 * 2.0**48  # its sum with t has 16 t, rounded, as low bits

@@ -12,6 +12,8 @@ sum over n samples and the outputs of (f - y)^2, over n:
 
 Signals are [unit, sample, lane]. Samples pass through the network a tile at a time, so that the
 signals of a tile stay in cache; the derivative s_k is overwritten by the signal that replaces it.
+All z_k and h_k are times the scale that suits the activation (see `activations`), all signals that
+go back are over it, and gradients are what they are.
 
 Every sum over samples, units or outputs runs in one fixed order on the whole lane vector, so a
 network's bits do not depend on its lane, block, thread, tile, the lane count, or on how its steps
@@ -25,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from flatmin.lanes.activations import IDENTITY, activate
+from flatmin.lanes.activations import IDENTITY, activate, scale_of
 from flatmin.lanes.algebra import larger, widen
 from flatmin.lanes.compiling import compiled, helper, inlined, wide_registers
 from flatmin.lanes.entries import put_entry
@@ -150,35 +152,35 @@ def outer_product(g, rows, columns, s, h, size, count, add):
 
 
 @inlined
-def fill_inputs(h, network, start, count, size):
-    """h_0: the inputs of `count` samples; and the ones that biases multiply."""
+def fill_inputs(h, network, scale, start, count, size):
+    """h_0: the inputs of `count` samples; and the ones that biases multiply; times the scale."""
     widths, _, nodes = network.layout
     for j in range(widths[0]):
         for e in range(count):
-            h[j * size + e] = network.inputs[start + e, j]
+            h[j * size + e] = scale * network.inputs[start + e, j]
     for k in range((len(widths) - 1) * network.biases):
         for e in range(size):
-            h[(nodes[k] + widths[k]) * size + e] = 1.0
+            h[(nodes[k] + widths[k]) * size + e] = scale
 
 
 @inlined
-def residual(network, start, s, size, count, total):
-    """s_L <- (2/samples) (f - y) [p], and total plus the squares of f - y."""
-    p, target = network.p, network.target
+def residual(network, scale, start, s, size, count, total):
+    """s_L <- (2/samples) (f - y) [p] over the scale of f, and total plus the squares of f - y."""
+    p, target, back = network.p, network.target, 1.0 / scale
     outputs, samples = target.shape
     for e in range(count):
         if len(p) == 0:
             for i in range(outputs):
-                error = s[i * size + e] - target[i, start + e]
+                error = fma(back, s[i * size + e], -target[i, start + e])
                 total = fma(error, error, total)
-                s[i * size + e] = 2.0 / samples * error
+                s[i * size + e] = back * (2.0 / samples) * error
         else:
-            error = fma(p[0], s[e], -target[0, start + e])
+            error = fma(back * p[0], s[e], -target[0, start + e])
             for i in range(1, len(p)):
-                error = fma(p[i], s[i * size + e], error)
+                error = fma(back * p[i], s[i * size + e], error)
             total = fma(error, error, total)
             for i in range(len(p)):
-                s[i * size + e] = p[i] * (2.0 / samples * error)
+                s[i * size + e] = back * p[i] * (2.0 / samples * error)
     return total
 
 
@@ -186,13 +188,13 @@ def residual(network, start, s, size, count, total):
 def _sweeps(w, network, h, s, g, tile, fill):
     """The gradient into g; returns the sum of squared errors. `fill` if h_0 is not yet there."""
     widths, layers, nodes = network.layout
-    depth, samples = len(widths) - 1, len(network.inputs)
+    depth, samples, scale = len(widths) - 1, len(network.inputs), scale_of(network.activation)
     total = 0.0
     for start in range(0, samples, tile):
         count = min(tile, samples - start)
         size = count + count % 2
         if fill or samples > tile:
-            fill_inputs(h, network, start, count, size)
+            fill_inputs(h, network, scale, start, count, size)
         for k in range(depth):
             rows, columns = widths[k + 1], widths[k] + network.biases
             y = h if k < depth - 1 else s
@@ -201,7 +203,7 @@ def _sweeps(w, network, h, s, g, tile, fill):
             if k < depth - 1:
                 slope = paired(s[nodes[k + 1] * size :])
                 activate(network.activation, paired(y), slope, slope, rows * size // 2)
-        total = residual(network, start, s[nodes[depth] * size :], size, count, total)
+        total = residual(network, scale, start, s[nodes[depth] * size :], size, count, total)
         for k in range(depth - 1, -1, -1):
             rows, columns = widths[k + 1], widths[k] + network.biases
             above, below, layer = s[nodes[k + 1] * size :], nodes[k] * size, w[layers[k] :]

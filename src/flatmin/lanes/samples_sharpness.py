@@ -91,7 +91,7 @@ def _prepare(w, network, room):
     depth, count, bent = len(widths) - 1, len(network.inputs), network.activation != IDENTITY
     size, _ = _sizes(network)
     h, delta, dh, _, s, c, _ = _places(network, room)
-    fill_inputs(h, network, 0, count, size)
+    fill_inputs(h, network, 1.0, 0, count, size)
     for e in range(nodes[-1] * size):
         dh[e] = 0.0
     for k in range(depth):
@@ -100,7 +100,7 @@ def _prepare(w, network, room):
         product(w[layers[k] :], columns, 1, rows, columns, h[nodes[k] * size :], y, size, False)
         if k < depth - 1:
             activate_twice(network.activation, y, s[above:], c[above:], rows * size)
-    total = residual(network, 0, delta[nodes[depth] * size :], size, count, 0.0)
+    total = residual(network, 1.0, 0, delta[nodes[depth] * size :], size, count, 0.0)
     for k in range(depth - 1, 0, -1):
         rows, columns, here = widths[k + 1], widths[k] + network.biases, nodes[k] * size
         above = delta[nodes[k + 1] * size :]

@@ -31,6 +31,8 @@ from numba.core import cgutils
 from numba.core.typeconv.castgraph import Conversion
 from numba.core.typing.templates import AbstractTemplate, infer_global, signature
 
+from flatmin.lanes.compiling import wide_registers
+
 # Intrinsics exist for the compiler only, so they have no useful Python type.
 intrinsic: Any = extending.intrinsic
 _INDEX = ir.IntType(32)
@@ -309,11 +311,12 @@ def alone(typing):
     """The function that calls this is inlined nowhere, so that registers hold its constants.
 
     In a large kernel the compiler sees more constants than registers and makes some of them again
-    in every pass of a loop.
+    in every pass of a loop. With 16 registers nothing is gained by it, and nothing is done.
     """
 
     def codegen(context, builder, signature, arguments):
-        builder.function.attributes.add("noinline")
+        if wide_registers():
+            builder.function.attributes.add("noinline")
         return context.get_dummy_value()
 
     return types.none(), codegen
