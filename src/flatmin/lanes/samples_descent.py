@@ -40,7 +40,7 @@ from flatmin.lanes.tiles import (
     outer,
     put,
     scaled,
-    spread,
+    spaced,
     take,
     times,
     zeros,
@@ -78,7 +78,7 @@ def _rows(rows: int) -> Any:
             streamed(m, down, across, columns, x, y, size, multiply)
             return
         # 25 numbers of M stay in registers: a sample then waits for the multiplications alone.
-        held = spread(m, rows, down, 5, across)
+        held = spaced(m, rows, down, 5, across)
         if multiply:
             for s in range(size):
                 total = times(held, take(x[s:], 5, size))

@@ -108,7 +108,7 @@ def take(typing, place, rows, stride, columns=1):
 
 
 @_literal
-def spread(typing, place, rows, down, columns, across):
+def spaced(typing, place, rows, down, columns, across):
     """The tile of so many rows and columns whose vector ij is at i down + j across."""
     kind = types.UniTuple(place.vector, rows.literal_value * columns.literal_value)
 
