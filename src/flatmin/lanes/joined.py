@@ -29,9 +29,10 @@ from flatmin.lanes.held import (
     transposed_held,
 )
 from flatmin.lanes.layout import Held, is_form
+from flatmin.lanes.sharpness import foreseen
 from flatmin.lanes.sweeps import leave, leave_last
 from flatmin.lanes.tiles import inner, outer, put, scaled
-from flatmin.lanes.vectors import splat
+from flatmin.lanes.vectors import splat, vectors
 
 overload: Any = extending.overload
 
@@ -47,7 +48,8 @@ def take_error(w, network, b_0, error, a, like):
 
 
 @inlined
-def _step_and_down(w, network, b, error, a, move, nodes_of, y, c_of, hold):
+def _step_and_down(lanes, w, network, b, error, a, move, spectrum, state, room, hold):
+    y, c_of, nodes_of, _ = foreseen(lanes, network, a, b, spectrum, vectors(lanes, state), room)
     widths, layers, nodes = network.layout
     last, like = len(widths) - 2, hold.layer
     top = spread(w, network.p, hold.top)
@@ -84,9 +86,9 @@ def _any_may_wait(form):
 
 
 @overload(step_and_down, jit_options={"forceinline": True})
-def _any_step_and_down(w, network, b, error, a, move, nodes_of, y, c, form):
+def _any_step_and_down(lanes, w, network, b, error, a, move, spectrum, state, room, form):
     if is_form(form, Held):
-        return lambda w, network, b, error, a, move, nodes_of, y, c, form: _step_and_down(
-            w, network, b, error, a, move, nodes_of, y, c, form
+        return lambda lanes, w, network, b, error, a, move, spectrum, state, room, form: (
+            _step_and_down(lanes, w, network, b, error, a, move, spectrum, state, room, form)
         )
-    return lambda w, network, b, error, a, move, nodes_of, y, c, form: (move, move)
+    return lambda lanes, w, network, b, error, a, move, spectrum, state, room, form: (move, move)

@@ -47,7 +47,7 @@ from flatmin.lanes.momentum_descent import (
     step_held_with_velocity,
     times_and_step_with_velocity,
 )
-from flatmin.lanes.sharpness import follow, foreseen, probes, sharpness_scratch
+from flatmin.lanes.sharpness import follow, probes, sharpness_scratch
 from flatmin.lanes.tiles import put, scaled
 from flatmin.lanes.vectors import absolute, all_lanes, splat, vectors, where
 from flatmin.lanes.wide import backward_wide, forward_wide
@@ -221,10 +221,9 @@ def _descend_block(
             fetch_row(lanes, rows.table, rows.entry + entry, rows.network)
         # In a lane that overflows e' Sigma e can come out as -inf.
         if spectrum is not None and waits:
-            ahead, c, nodes_of, _ = foreseen(
-                lanes, network, a, b, spectrum, vectors(lanes, states), room
+            excess, of_y = step_and_down(
+                lanes, w, network, b, error, a, rate, spectrum, states, room, form
             )
-            excess, of_y = step_and_down(w, network, b, error, a, rate, nodes_of, ahead, c, form)
         else:
             excess = backward(w, network, b, error, a, form)
         excess = absolute(excess)
