@@ -72,7 +72,7 @@ def may_wait(form):
     """Whether a plain step of which all a_k are known may wait for the next way down."""
 
 
-def step_and_down(w, network, b, error, a, move, nodes_of, y, c, form):
+def step_and_down(lanes, w, network, b, error, a, move, spectrum, state, room, form):
     """The step of all W_k by the rate `move`, if it may wait, then `backward` and `sweeps.down`.
 
     Returns what these do: the excess risk, and the sum of beta_k |y_k|^2.
