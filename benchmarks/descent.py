@@ -13,9 +13,11 @@ from benchmarks import rivals
 from benchmarks.harness import Contender, Result, Spread, compare, seconds
 from flatmin.data.generators import gaussian_samples
 from flatmin.data.samples import Samples
+from flatmin.dynamics.backends import held_lanes
 from flatmin.dynamics.descent import descend
 from flatmin.dynamics.methods import HeavyBall, Nesterov
 from flatmin.dynamics.recording import Recording
+from flatmin.lanes.compiling import wide_registers
 from flatmin.network.architecture import Architecture
 from flatmin.network.ensemble import Ensemble
 from flatmin.network.initialisation import initialise
@@ -99,7 +101,7 @@ def _momentum(kind: type[HeavyBall], extra: int) -> Result:
     samples, architecture = gaussian_samples(seed=0), Architecture.mlp(5, 10)
     ensemble, steps = start(architecture, 200, 0.4), 20_000
     method = kind(learning_rate=0.1 * rivals.RATE, momentum=0.9)
-    limits, notes = _limits(architecture, 4, extra)
+    limits, notes = _limits(architecture, held_lanes(2 * architecture.parameters), extra)
 
     def work() -> object:
         return descend(
@@ -133,8 +135,8 @@ def nesterov_d5() -> Result:
 def _against_limits(
     id: str, title: str, samples: Samples, ensemble: Ensemble, steps: int
 ) -> Result:
-    """A case of wide networks, which are stepped one by one."""
-    limits, notes = _limits(ensemble.architecture, 1)
+    """A case of wide networks, which are stepped one by one, or in twos."""
+    limits, notes = _limits(ensemble.architecture, 2 if wide_registers() else 1)
     return compare(
         id,
         title,

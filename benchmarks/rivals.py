@@ -23,13 +23,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness import Contender, seconds
+from flatmin.core.arrays import aligned
 from flatmin.core.threads import over_blocks, thread_count
 from flatmin.data.samples import Samples
 from flatmin.lanes.compiling import compiled
 from flatmin.lanes.tiles import put
 from flatmin.lanes.vectors import fma, splat, vectors
 from flatmin.network.architecture import Architecture
-from flatmin.network.ensemble import aligned
 
 RATE = 0.01
 NETWORKS_OF_B = 160

@@ -13,6 +13,7 @@ from flatmin.core.errors import SettingError
 from flatmin.curvature import sharpness
 from flatmin.data.generators import gaussian_samples, spectrum_samples
 from flatmin.data.samples import Samples
+from flatmin.dynamics import backends
 from flatmin.dynamics.descent import descend
 from flatmin.dynamics.endings import State
 from flatmin.dynamics.measures import drift, invariants
@@ -142,6 +143,35 @@ def test_bits_do_not_depend_on_threads_order_or_company(architecture):
     assert np.array_equal(moved.state, whole.state[order])
     alone = descend(samples, Ensemble.from_flat(architecture, flat[5:6]), rates[5], steps[5])
     assert np.array_equal(alone.ensemble.flat()[0], whole.ensemble.flat()[5])
+
+
+@pytest.mark.parametrize(
+    "architecture",
+    [
+        Architecture.mlp(20, 4),
+        Architecture.residual(24, 3, np.eye(24)[2]),
+        Architecture(28, (28, 7), (0.3,) * 7),
+        Architecture.residual(64, 2, np.eye(64)[0]),
+    ],
+    ids=str,
+)
+def test_wide_networks_have_the_same_bits_alone_and_in_twos(architecture, monkeypatch):
+    """Also where lanes end at different steps, and where one diverges."""
+    samples, ensemble = setting(architecture, 5, 0.2)
+    rates, steps = np.full(5, 0.002), np.array([300, 240, 300, 77, 160])
+    rates[1] = 40.0
+    monkeypatch.setattr(backends, "_HELD_FLOPS", np.inf)
+    plain = descend(samples, ensemble, rates, steps)
+    assert np.flatnonzero(plain.state == State.DIVERGED).tolist() == [1]
+    monkeypatch.setattr(backends, "_HELD_FLOPS", 0.0)
+    moved = descend(samples, ensemble, rates, steps, threads=1)
+    first = Ensemble.from_flat(architecture, ensemble.flat()[:1])
+    alone = descend(samples, first, rates[:1], steps[:1])
+    for outcome in (moved, alone):
+        size = len(outcome.ensemble)
+        np.testing.assert_array_equal(outcome.ensemble.flat(), plain.ensemble.flat()[:size])
+        for name in ("steps", "state", "excess_risk", "distance", "gradient_norm"):
+            np.testing.assert_array_equal(getattr(outcome, name), getattr(plain, name)[:size], name)
 
 
 @pytest.mark.parametrize("architecture", [Architecture.mlp(5, 6), Architecture.mlp(20, 2)], ids=str)

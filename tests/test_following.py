@@ -9,6 +9,7 @@ import pytest
 from numba import njit
 
 import oracles
+from flatmin.core.arrays import aligned
 from flatmin.curvature.linear import LinearHessian
 from flatmin.data.generators import gaussian_samples
 from flatmin.dynamics import backends
@@ -18,7 +19,6 @@ from flatmin.lanes.layout import Held, linear
 from flatmin.lanes.sweeps import Nodes, dimension, down, rise, sweep, up, weigh, x_of
 from flatmin.lanes.vectors import splat, vectors
 from flatmin.network.architecture import Architecture
-from flatmin.network.ensemble import aligned
 from flatmin.network.initialisation import initialise
 
 NEVER = 1e-300  # no run ends early

@@ -15,6 +15,7 @@ import pytest
 from numba import njit
 
 import oracles
+from flatmin.core.arrays import aligned
 from flatmin.curvature.nonlinear import NonlinearHessian
 from flatmin.data.samples import Samples
 from flatmin.dynamics import descent as engine
@@ -26,7 +27,6 @@ from flatmin.lanes.samples_descent import descend_samples
 from flatmin.lanes.vectors import vectors
 from flatmin.network.activations import ACTIVATIONS
 from flatmin.network.architecture import Architecture
-from flatmin.network.ensemble import aligned
 from flatmin.network.initialisation import initialise
 
 

@@ -40,6 +40,15 @@ def one_or_each(name: str, values: Any, count: int) -> Float:
     return np.broadcast_to(array, (count,)).copy()
 
 
+def aligned(shape: tuple[int, ...], dtype: Any = np.float64) -> NDArray[Any]:
+    """Zeros that begin at a cache line, so that no lane vector straddles two."""
+    kind = np.dtype(dtype)
+    size, line = int(np.prod(shape)), 64 // kind.itemsize
+    buffer = np.zeros(size + line, dtype=kind)
+    start = -buffer.ctypes.data // kind.itemsize % line
+    return buffer[start : start + size].reshape(shape)
+
+
 def plain_array(values: Any) -> NDArray[Any]:
     """An array, without the numbers that a mask hides."""
     return np.asarray(unmasked(values))

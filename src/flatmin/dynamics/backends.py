@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from flatmin.core.arrays import Float, Whole, Yes
 from flatmin.core.checks import check_positive
+from flatmin.core.memory import first_cache
 from flatmin.curvature import sharpness
 from flatmin.curvature.multivariate import stand_in
 from flatmin.data.samples import Problem
@@ -30,7 +31,7 @@ from flatmin.lanes.entries import (
     followed,
 )
 from flatmin.lanes.lanczos import BASIS, start_vector
-from flatmin.lanes.layout import Held, Runs, Stop, Wide, linear, sampled
+from flatmin.lanes.layout import Held, Runs, Stop, Twins, Wide, linear, sampled
 from flatmin.network.architecture import Architecture, Family
 from flatmin.network.ensemble import Ensemble, lane_count
 
@@ -39,12 +40,16 @@ CHECK_EVERY = 16
 # compiled for ensembles whose runs are at least this long. Shorter ones take the lanes that one
 # network has: eight would save less than a tenth of a second, and take two to compile.
 _HELD_UNITS, _HELD_FLOPS = 8, 2e9
-# Half of a first cache: a larger block of eight lanes is slower than two of four (measured with
-# velocities at d = 5 and L = 10: 0.54 and 0.52 s against 0.43 and 0.46 s). Where a register holds
-# four numbers, eight lanes leave the registers (d = 5, L = 10 on AVX2: twice the time of four).
-_HELD_BYTES = 16 << 10
+# Of the first cache, what the weights of a block may take beside all else that a step needs. A
+# larger block of eight lanes is slower than two of four (with velocities at d = 5 and L = 10 it has
+# 29 KB: 0.54 and 0.52 s against 0.43 and 0.46 s in a cache of 32 KB, but 0.30 against 0.42 and
+# 0.48 s in one of 48 KB). Where a register holds four numbers, eight lanes leave the registers
+# (d = 5, L = 10 on AVX2: twice the time of four).
+_CACHE_SHARE = 2.0 / 3.0
 # From this width on networks are stepped one by one (`lanes.wide`), where widths are fours; up to
-# that with a kernel for the width (d = 20: 0.28 instead of 0.35 us a step).
+# that with a kernel for the width (d = 20: 0.28 instead of 0.35 us a step), where registers are
+# wide for two networks at a time (d = 20: 0.15 instead of 0.24 us; d = 64, L = 10: 3.8 instead of
+# 5.0, on a Zen 5).
 _WIDE_UNITS, _ROW_UNITS = 20, 64
 # Beyond this excess risk, of the unit, a run has diverged: no product in a step overflows before.
 _LIMITS = {"float64": 1e60, "float32": 1e25}
@@ -351,6 +356,7 @@ class LinearBackend(Backend):
             self._widths, architecture.p, data.sigma, data.w_star, self.kind
         )  # fmt: skip
         self._form: Held | Wide | None = None
+        self._twins: Twins | None = None
         self._little = False
         inputs = self._widths[:-1]
         self._wide = min(inputs) >= _WIDE_UNITS and not any(d % 4 for d in inputs)
@@ -358,10 +364,10 @@ class LinearBackend(Backend):
             self._form = Wide((0.0,) * (4 if any(d % 8 for d in inputs) else 8), ())
 
     def lanes(self, numbers: int, networks: int) -> int:
-        """A wide network is alone; what is held in registers comes from the first cache."""
+        """Wide networks are alone or in twos; what is held in registers has the first cache."""
         if self._wide:
-            return 1
-        if isinstance(self._form, Held) and (8 * 8 * numbers > _HELD_BYTES or not wide_registers()):
+            return 2 if self._twins is not None and networks > 1 else 1
+        if isinstance(self._form, Held) and held_lanes(numbers) == 4:
             return 4
         return lane_count(numbers, 1 if self._little else networks)
 
@@ -376,6 +382,8 @@ class LinearBackend(Backend):
         elif isinstance(self._form, Wide) and d <= _ROW_UNITS:
             vector = self._form.vector
             self._form = Wide(vector, (0.0,) * (d // len(vector)))
+            if wide_registers() and self._rule is None:
+                self._twins = Twins((0.0,) * (d // 4))
 
     def expect_sharpness(self) -> None:
         """Its kernel does for the runs before as well."""
@@ -432,13 +440,17 @@ class LinearBackend(Backend):
             spectrum = self._spectrum(packed, 0, 1, False, 0.0)
         descend(
             (self.kind.type(0),) * lanes, packed.weights, self._network, packed.runs, self._stop,
-            self._rule, self._form, begin, steps, goes_on, every, due, rows, spectrum, block,
-            block + 1,
+            self._rule, self._form_of(lanes), begin, steps, goes_on, every, due, rows, spectrum,
+            block, block + 1,
         )  # fmt: skip
 
     def _kernel(self, lanes: int) -> tuple[object, ...]:
         """What tells compiled forms of the kernel apart, but for whether sharpness is measured."""
-        return lanes, self.kind, self._form, self._rule and self._rule[1] is None
+        return lanes, self.kind, self._form_of(lanes), self._rule and self._rule[1] is None
+
+    def _form_of(self, lanes: int) -> Held | Twins | Wide | None:
+        """In which blocks of so many lanes are stepped."""
+        return self._twins if self._wide and lanes == 2 else self._form
 
     def _spectrum(
         self, packed: Packed, number: int, window: int, steady: bool, tolerance: float
@@ -457,6 +469,11 @@ class LinearBackend(Backend):
             steady = window == 1 or window >= recording.every
             spectrum = self._spectrum(packed, number, window, steady, tolerance)
         self.advance(packed, block, begin, steps, False, rows, recording.every, due, spectrum)
+
+
+def held_lanes(numbers: int) -> int:
+    """At most so many lanes has a block of held networks of so many numbers each."""
+    return 8 if wide_registers() and 8 * 8 * numbers <= _CACHE_SHARE * first_cache() else 4
 
 
 BACKENDS: dict[Family, Any] = {

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flatmin.core.arrays import Float, Whole, Yes
+from flatmin.core.arrays import Float, Whole, Yes, aligned
 from flatmin.core.memory import check_memory
 from flatmin.core.threads import over_each
 from flatmin.dynamics.backends import Backend, Packed
@@ -26,7 +26,7 @@ from flatmin.dynamics.measures import LAYER_MEASURES, Task
 from flatmin.dynamics.recording import Recording, Trace
 from flatmin.lanes.entries import Rows
 from flatmin.network.architecture import Architecture
-from flatmin.network.ensemble import aligned, laid_out
+from flatmin.network.ensemble import laid_out
 
 Progress = Callable[[int], None]
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flatmin.core.arrays import Whole
+from flatmin.core.arrays import Whole, aligned
 from flatmin.lanes.compiling import helper
 
 
@@ -82,6 +82,12 @@ class Wide(NamedTuple):
     row: tuple[float, ...]  # the vectors of a row, if all layers but the last are square; or none
 
 
+class Twins(NamedTuple):
+    """A form of networks in blocks of two lanes, stepped as in `twins`."""
+
+    row: tuple[float, ...]  # the vectors of a row
+
+
 def is_form(form: Any, kind: type) -> bool:
     """Whether this is the compiler's type of a form of that kind."""
     return getattr(form, "instance_class", None) is kind
@@ -118,8 +124,9 @@ def linear(
 
 
 def read_only(array: ArrayLike, kind: Any) -> NDArray[Any]:
-    """Row-major, of one precision, and not to be written."""
-    result: NDArray[Any] = np.ascontiguousarray(array, dtype=kind).view()
+    """Row-major, of one precision, from a cache line on, and not to be written."""
+    result = aligned(np.shape(array), kind)
+    result[...] = array
     result.flags.writeable = False
     return result
 

@@ -4,8 +4,8 @@ Backward b_L = p, b_{k-1} = W_k' b_k; error w - w* with w = b_0; a_1 = 2 Sigma (
 a_{k+1} = W_k a_k with the old W_k, and in the same pass W_k -= eta b_k a_k'. So each weight is
 loaded twice and stored once a step, for three fused multiply-adds: 6 P flops a network step,
 whatever the number of samples. Small square layers are stepped as in `held`, wide networks as in
-`wide`. With momentum, velocities follow the weights in a block and the forward pass is that of
-`momentum_descent`.
+`wide` or `twins`. With momentum, velocities follow the weights in a block and the forward pass is
+that of `momentum_descent`.
 
 Every operation acts on the whole lane vector in a fixed order, so a network's bits do not depend
 on its lane, block, thread, or on how its steps are cut into calls.
@@ -41,7 +41,7 @@ from flatmin.lanes.entries import (
 )
 from flatmin.lanes.held import held, spread, step_held, transposed_held
 from flatmin.lanes.joined import may_wait, step_and_down, take_error
-from flatmin.lanes.layout import Held, Wide, block_of, is_form, scratch
+from flatmin.lanes.layout import Held, Twins, Wide, block_of, is_form, scratch
 from flatmin.lanes.momentum_descent import (
     steady_square,
     step_held_with_velocity,
@@ -49,6 +49,7 @@ from flatmin.lanes.momentum_descent import (
 )
 from flatmin.lanes.sharpness import follow, probes, sharpness_scratch
 from flatmin.lanes.tiles import put, scaled
+from flatmin.lanes.twins import backward_twins, forward_twins
 from flatmin.lanes.vectors import absolute, all_lanes, splat, vectors, where
 from flatmin.lanes.wide import backward_wide, forward_wide
 
@@ -127,6 +128,10 @@ def forward(w, network, b, a, move, momentum, form, keep):
 
 @overload(backward, jit_options={"forceinline": True})
 def _any_backward(w, network, b, error, a, form):
+    if is_form(form, Twins):
+        return lambda w, network, b, error, a, form: backward_twins(
+            w, network, b, error, a, form.row
+        )
     if is_form(form, Wide):
         return lambda w, network, b, error, a, form: backward_wide(w, network, b, error, a, form)
     if is_form(form, Held):
@@ -136,6 +141,10 @@ def _any_backward(w, network, b, error, a, form):
 
 @overload(forward, jit_options={"forceinline": True})
 def _any_forward(w, network, b, a, move, momentum, form, keep):
+    if is_form(form, Twins):
+        return lambda w, network, b, a, move, momentum, form, keep: forward_twins(
+            w, network, b, a, move, form.row
+        )
     if is_form(form, Wide):
         return lambda w, network, b, a, move, momentum, form, keep: forward_wide(
             w, network, b, a, move, momentum, form
@@ -327,7 +336,7 @@ def descend(
                of `layout`
     momentum   None, or (keep, push) of `momentum_descent`; what does not apply to the type
                given is not compiled
-    form       None, or a `Held` or `Wide` of `layout`
+    form       None, or a `Held`, `Wide` or `Twins` of `layout`
     begin      steps taken before this call
     goes_on    without a trace: blocks all of whose lanes still go are not measured at the end
     every      after so many steps, and again, an entry is made and runs.extremes begin anew,

@@ -50,7 +50,7 @@ def filled(typing, like, one):
     return like.vector(like, one), codegen
 
 
-def _picked(builder: Any, x: Any, y: Any, entries: list[int]) -> Any:
+def picked(builder: Any, x: Any, y: Any, entries: list[int]) -> Any:
     """The vector of these entries of x and, counted on, of y."""
     return builder.shuffle_vector(x, y, ir.Constant(ir.VectorType(_INDEX, len(entries)), entries))
 
@@ -58,7 +58,7 @@ def _picked(builder: Any, x: Any, y: Any, entries: list[int]) -> Any:
 def _halved(builder: Any, total: Any, size: int) -> Any:
     """The first half of a vector plus the second."""
     low, high = list(range(size // 2)), list(range(size // 2, size))
-    return builder.fadd(_picked(builder, total, total, low), _picked(builder, total, total, high))
+    return builder.fadd(picked(builder, total, total, low), picked(builder, total, total, high))
 
 
 @intrinsic
@@ -82,7 +82,7 @@ def put_sums(typing, place, tile):
     """
 
     def added(builder, x, y, firsts, seconds):
-        return builder.fadd(_picked(builder, x, y, firsts), _picked(builder, x, y, seconds))
+        return builder.fadd(picked(builder, x, y, firsts), picked(builder, x, y, seconds))
 
     def codegen(context, builder, signature, arguments):
         totals, size = cgutils.unpack_tuple(builder, arguments[1]), tile.dtype.count
