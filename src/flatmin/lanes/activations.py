@@ -92,10 +92,10 @@ def _gelu_tanh(x):
 def _gelu_tanh_scaled(h, s, c, size):
     """g = 1/(1 + 2^t): c phi = z g and phi' = g + z g (1 - g) v, v = 2 u'/c, in five stages.
 
-    One after another the operations on a vector take 60 cycles, and hold units for six: ten vectors
-    would have to be under way than a processor looks ahead. So a pass of the loop has one
-    stage each of five successive vectors, none of which waits for another. From the first stage to
-    the last z is kept in h, and v in s.
+    One after another the operations on a vector take 60 cycles of a Zen 5 core, and hold its units
+    for six: ten vectors would have to be under way, more than it looks ahead. So a pass of the loop
+    has one stage each of five successive vectors, none of which waits for another. From the first
+    stage to the last z is kept in h, and v in s.
     """
     alone()
     ahead = t = power = f = a = both = g = h[0]
