@@ -98,33 +98,58 @@ _P = polynomial((1513.8603572565964, 20.20166727470167, 0.023094408441696634))
 _Q = polynomial((4368.077660024972, 233.17769678877792, 1.0))
 
 
+@inlined
 def logistic_of_power(t):
     """1/(1 + 2^t) = A/(A + 2^k B)."""
+    power, f = split_power(t)
+    a, both = logistic_terms(power, f)
+    return a / both
 
 
-@overload(logistic_of_power, jit_options={"forceinline": True})
-def _logistic_of_power(t):
-    if t.element == types.float64 and wide_registers():
-        return lambda t: _logistic_by_sixteenths(t)
-    return lambda t: _logistic_by_ones(t)
+def split_power(t):
+    """2^k for a k near t, and f = t - k."""
+
+
+def logistic_terms(power, f):
+    """A and A + 2^k B."""
+
+
+@overload(split_power, jit_options={"forceinline": True})
+def _split_power(t):
+    return (lambda t: _sixteenths(t)) if _in_sixteenths(t) else (lambda t: _ones(t))
+
+
+@overload(logistic_terms, jit_options={"forceinline": True})
+def _logistic_terms(power, f):
+    if _in_sixteenths(f):
+        return lambda power, f: _terms_by_sixteenths(power, f)
+    return lambda power, f: _terms_by_ones(power, f)
+
+
+def _in_sixteenths(kind: Any) -> bool:
+    return kind.element == types.float64 and wide_registers()
 
 
 @inlined
-def _logistic_by_ones(t):
-    """With |t| held below 1000 (float32: 100)."""
+def _ones(t):
+    """Whole k, with |t| held below 1000 (float32: 100)."""
     bound = by_precision(t, 1000.0, 100.0)
     t = between(-bound, t, bound)
     magic = rounding(t)
     biased = t + magic
-    f = t - (biased - magic)
+    return exponent(biased), t - (biased - magic)
+
+
+@inlined
+def _terms_by_ones(power, f):
     z = f * f
     p, q = _P(z), _Q(z)
     a = fma(-f, p, q)
-    return a / fma(exponent(biased), fma(f, p, q), a)
+    return a, fma(power, fma(f, p, q), a)
 
 
 # With k a multiple of 1/16, |f| <= 1/32, P may be 1, and three terms of Q = f coth(f log(2)/2) have
-# an error of 1.2e-18 in B/A. Then A and B are sums, for which AMD's Zen 4 has other units than for
+# an error of 1.2e-18 in B/A. Then A and B are sums, for which AMD's Zen has other units than for
 # products: those have f^2, two steps of Q, the divisor and the quotient.
 _COTH = polynomial((2.885390081777928, 0.11552453008449394, -0.0009250503932317778))
 _SIXTEENTHS = [2.0 ** (j / 16) for j in range(16)]
@@ -132,17 +157,18 @@ _ROUNDING = 1.5 * 2.0**48  # its sum with t has 16 t, rounded, as low bits
 
 
 @inlined
-def _logistic_by_sixteenths(t):
-    """0 or 1 where 2^t overflows or vanishes."""
-    power, f = _sixteenths(t)
+def _terms_by_sixteenths(power, f):
     q = _COTH(f * f)
     a = q - f
-    return a / fma(power, q + f, a)
+    return a, fma(power, q + f, a)
 
 
 @intrinsic
 def _sixteenths(typing, t):
-    """2^k for the nearest sixteenth k of t, or 0 or infinite, and f = t - k; of float64."""
+    """2^k for the nearest sixteenth k of t, and f = t - k; of float64.
+
+    Where 2^t overflows or vanishes 2^k is infinite or 0, and |f| <= 1/32 all the same.
+    """
 
     def codegen(context, builder, signature, arguments):
         numbers, lane, byte = ir.VectorType(ir.DoubleType(), 8), ir.IntType(32), ir.IntType(8)
