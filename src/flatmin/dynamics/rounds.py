@@ -151,9 +151,14 @@ class Rounds:
         parts = even * round(min(flops / _PART_FLOPS, _JOBS * threads / blocks) / even)
         parts = min(max(parts, 1), length) if threads > 1 else 1
         locks, done = [Lock() for _ in range(blocks)], [0] * blocks
+        # Threads work on blocks far from each other: in a trace a line of one lies beside a line of
+        # the next, and processors fetch lines in pairs (two threads, sharpness at every step: an
+        # eighth of the time).
+        apart = -(-blocks // threads)
+        order = sorted(range(blocks), key=lambda block: block % apart)
 
         def work(job: int, cancelled: Event) -> None:
-            block = job % blocks
+            block = order[job % blocks]
             with locks[block]:
                 until = min(length, done[block] - (-length // parts))
                 while done[block] < until and not cancelled.is_set():
