@@ -314,12 +314,6 @@ def foreseen(lanes, network, a, b, spectrum, state, room):
     return state[size:], side, Nodes(a, b, c, 1.0 / scale, alpha, beta, per_b, moved), scale
 
 
-@inlined
-def probes(turn):
-    """Whether a probe may be added at this turn to what was foreseen."""
-    return turn % PROBE_EVERY == 0
-
-
 @helper
 def follow(
     lanes, w, network, a, b, form, spectrum, state, turn, pace, room, is_down, of_y
@@ -356,15 +350,11 @@ def follow(
         for k in range(len(widths) - 1):
             b_k = b[nodes[k + 1] :]
             weights[k] = chain(b_k, b_k, widths[k + 1])
-    if probes(turn):
-        due = stirred > (_STIRRED if turn % _SELDOM else -1.0)
-        add_probe(network, b, spectrum.probe, where(due, 1.0, 0.0), ahead)
-        numbers[13] = where(due, 0.0, stirred)
     if not is_down:
         of_y = down(w, network, nodes_of, ahead, side, form)
     own, across, square = up(w, network, nodes_of, ahead, side, of_y, apart, form)
     if (turn + 1) % PROBE_EVERY == 0:
-        numbers[13] = fma(
+        stirred = fma(
             PROBE_EVERY * pace, scale * _stir(w, network, nodes_of.alpha, nodes_of.beta), stirred
         )
     per = inverse_or_zero(own)
@@ -412,6 +402,10 @@ def follow(
         g, h, i = _course((by_1, by_2, by_3), take(known, 6, 1), noise * noise)
         put(factors, 1, (_within(g, _LARGEST), _within(h, _LARGEST), _within(i, _LARGEST)))
         put(known, 1, (by_0, by_1, by_2, known[0], known[1], known[3]))
+    if (turn + 1) % PROBE_EVERY == 0:
+        due = stirred > (_STIRRED if (turn + 1) % _SELDOM else -1.0)
+        add_probe(network, b, spectrum.probe, where(due, 1.0, 0.0), ahead)
+        numbers[13] = where(due, 0.0, stirred)
     value_here = where(value > 0.0, value, 1.0)
     step = splat(lanes, 0.0) if begins else value_here - last
     put(numbers, 1, (value_here, step, before[0], before[1]))
