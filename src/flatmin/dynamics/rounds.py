@@ -34,6 +34,9 @@ _ROUNDS, _LONGEST = (256, 1024, 4096, 16384), 16 * 16384
 # A round is cut into so many jobs a thread, if none has fewer flops than these, a few milliseconds:
 # what a thread waits for the last of them is about a hundredth.
 _JOBS, _PART_FLOPS = 100, 1e8
+# Where a thread has many blocks, only so many of them are cut: a thread that takes a block from
+# another has to fetch it, and each job costs Python twenty microseconds.
+_IN_TURNS = 2
 # Flops a slice may take: about a tenth of a second.
 _SLICE_FLOPS = 1e9
 # Numbers in weights whose layers are measured together: NumPy's calls cost more than small layers.
@@ -144,23 +147,25 @@ class Rounds:
         packed = self._pack(threads)
         blocks, _, lanes = packed.weights.shape
         lock, most = Lock(), self._slice_steps(lanes)
-        # A block that is left over for one thread would keep the others waiting: blocks are taken
-        # in turns, a part of their steps at a time, in parts that can be dealt out evenly.
+        # A block that is left over for one thread would keep the others waiting: the last blocks are
+        # taken in turns, a part of their steps at a time, in parts that can be dealt out evenly.
         even = threads // gcd(blocks, threads)
         flops = length * self._step_flops(lanes)
         parts = even * round(min(flops / _PART_FLOPS, _JOBS * threads / blocks) / even)
         parts = min(max(parts, 1), length) if threads > 1 else 1
-        locks, done = [Lock() for _ in range(blocks)], [0] * blocks
+        whole = max(blocks - blocks % threads - _IN_TURNS * threads, 0)
         # Threads work on blocks far from each other: in a trace a line of one lies beside a line of
         # the next, and processors fetch lines in pairs (two threads, sharpness at every step: an
         # eighth of the time).
         apart = -(-blocks // threads)
         order = sorted(range(blocks), key=lambda block: block % apart)
+        jobs = order[:whole] + order[whole:] * parts
+        locks, done = [Lock() for _ in range(blocks)], [0] * blocks
 
         def work(job: int, cancelled: Event) -> None:
-            block = order[job % blocks]
+            block = jobs[job]
             with locks[block]:
-                until = min(length, done[block] - (-length // parts))
+                until = min(length, done[block] - (-length // (parts if job >= whole else 1)))
                 while done[block] < until and not cancelled.is_set():
                     before = packed.left[block].sum() if progress is not None else 0.0
                     steps = min(most, until - done[block])
@@ -175,7 +180,7 @@ class Rounds:
                 if done[block] >= length:
                     self._measure_layers(block)
 
-        over_each(work, blocks * parts, threads)
+        over_each(work, len(jobs), threads)
         self._note(packed)
         self._taken += length
 
