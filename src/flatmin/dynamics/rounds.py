@@ -147,7 +147,7 @@ class Rounds:
         packed = self._pack(threads)
         blocks, _, lanes = packed.weights.shape
         lock, most = Lock(), self._slice_steps(lanes)
-        # A block that is left over for one thread would keep the others waiting: the last blocks are
+        # A block left over for one thread would keep the others waiting: so the last blocks are
         # taken in turns, a part of their steps at a time, in parts that can be dealt out evenly.
         even = threads // gcd(blocks, threads)
         flops = length * self._step_flops(lanes)

@@ -329,7 +329,7 @@ def follow(
     is that of the weights, for units not to matter, but of weights now and then: products of
     changes of different turns are kept.
 
-    state           of the block, as `entries.followed` has it
+    state           of the block, as `entries.first_followed` has it
     pace            what weights move from one turn to the next, of their gradient
     is_down, of_y   whether the way down was taken, and what `sweeps.down` returned
     """
