@@ -81,6 +81,10 @@ class Packed:
             self.rate, self.left, self.excess, self.gradient, self.distance, extremes
         )  # fmt: skip
 
+    def goes_on(self, block: int) -> bool:
+        """Whether a network of this block has steps left to take."""
+        return bool(np.any((self.rate[block] > 0) & (self.left[block] > 0)))
+
 
 class Backend:
     """One kernel with its shared data."""
@@ -352,6 +356,7 @@ class LinearBackend(Backend):
         )  # fmt: skip
         self._form: Held | Wide | None = None
         self._little = False
+        self._basis = min(BASIS, self._coordinates())
         inputs = self._widths[:-1]
         self._wide = min(inputs) >= _WIDE_UNITS and not any(d % 4 for d in inputs)
         if self._wide:
@@ -443,8 +448,9 @@ class LinearBackend(Backend):
     def _spectrum(
         self, packed: Packed, number: int, window: int, steady: bool, tolerance: float
     ) -> Spectrum:
-        basis = min(BASIS, self._coordinates())
-        return Spectrum(packed.vectors, self._probe, number, window, steady, tolerance, 2000, basis)
+        return Spectrum(
+            packed.vectors, self._probe, number, window, steady, tolerance, 2000, self._basis
+        )
 
     def trace(
         self, packed: Packed, block: int, begin: int, steps: int, due: int, number: int,

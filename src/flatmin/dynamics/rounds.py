@@ -68,6 +68,7 @@ class Rounds:
         self._budget, self._taken = budget, 0
         self._packed: Packed | None = None
         self._recording, self._vectors = recording, np.empty((len(state), 0))
+        self._layers = [] if recording is None else recording.layers
         self._waiting: dict[int, list[tuple[int, Whole, NDArray[Any]]]] = {}
         """Of each block: entries, networks and weights whose layers are yet to be measured."""
         self._kept = np.zeros(len(state), dtype=np.int64)
@@ -175,7 +176,7 @@ class Rounds:
                     if progress is not None:
                         with lock:
                             progress(int(before - packed.left[block].sum()))
-                    if not np.any((packed.rate[block] > 0) & (packed.left[block] > 0)):
+                    if done[block] < length and not packed.goes_on(block):
                         done[block] = length
                 if done[block] >= length:
                     self._measure_layers(block)
@@ -208,12 +209,12 @@ class Rounds:
             steps, entries = min(most, before), 0
         else:
             # The rest of an entry that was begun, one entry with its layers, or many in one go.
-            single = missing < every or bool(recording.layers)
+            single = missing < every or bool(self._layers)
             entries = 1 if single else max(1, most // every)
             steps = missing + (entries - 1) * every
         if begin == 0:
             # and that of the first weights
-            if recording.layers:
+            if self._layers:
                 self._trace(packed, block, 0, 0, 0, 0, 1)
             else:
                 number, due, entries = 0, 0, entries + 1
@@ -251,8 +252,8 @@ class Rounds:
         place = slice(first, first + several) if beside else members
         found = rows.table[:, rows.entry : rows.end, rows.network : rows.network + several]
         self._keep(found, rows.table is self._table, slice(number, until), place)
-        self._kept[members] = until
-        if self._recording.layers and until > number:
+        self._kept[place] = until
+        if self._layers and until > number:
             self._wait(packed, block, number, members, ~np.isnan(found[0, 0]))
 
     def _keep(
