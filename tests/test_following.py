@@ -56,11 +56,11 @@ def product(lanes, weights, network, form, ab, layers, q, out):  # type: ignore[
 
 def across(architecture: Architecture, hessian: LinearHessian, q: np.ndarray) -> None:
     """Take the part along b_k off the x_k."""
-    begin = 0
-    for k, (rows, columns) in enumerate(architecture.shapes[:-1]):
-        x, b = q[begin + columns : begin + columns + rows], hessian._b[k + 1].T
+    begin = sum(columns for _, columns in architecture.shapes)
+    for k, (rows, _) in enumerate(architecture.shapes[:-1]):
+        x, b = q[begin : begin + rows], hessian._b[k + 1].T
         x -= b * (np.sum(x * b, axis=0) / np.sum(b * b, axis=0))
-        begin += columns + rows
+        begin += rows
 
 
 @pytest.mark.parametrize(
@@ -131,14 +131,9 @@ def test_the_first_product_finds_its_x(architecture: Architecture, hold: bool) -
     form = Held((0.0,) * widths[0], (0.0,) * widths[-1]) if hold else None
     arrays = (one.ravel() for one in (ab, layers, y, x, out))
     first((0.0,) * n, w.ravel(), network, form, *arrays)
-    given, left = [], []
-    for k, at in enumerate(network.layout.nodes[:depth]):
-        above = network.layout.nodes[k + 1]
-        given.append(y[at:above])
-        left.append(out[at:above])
-        if k + 1 < depth:
-            given.append(x[above : network.layout.nodes[k + 2]])
-            left.append(np.zeros_like(given[-1]))
+    end = size - widths[-1]
+    of_x = x[widths[0] : end]
+    given, left = (y[:end], of_x), (out[:end], np.zeros_like(of_x))
     vector, rest = (hessian.weights_of(np.vstack(some).T) for some in (given, left))
     for i, v in enumerate(vector):
         wanted = dense(samples, architecture, flat[i]) @ v / 2.0 - v

@@ -150,24 +150,24 @@ class LinearHessian(Hessian):
         )
 
     def plain(self, flat: Float) -> Float:
-        """Coordinates of `lanes.sweeps`, y_1, x_1, .., y_L: V_k is near x a_k' + b_k y'."""
-        out = []
+        """Coordinates of `lanes.sweeps`, y_1, .., y_L, x_1, ..: V_k is near x a_k' + b_k y'."""
+        of_y, of_x = [], []
         for k, v in enumerate(self._architecture.split(flat)):
             v_b = down(v, self._b_unit[k])
-            out.append(np.divide(v_b, self._b_norm[k], where=self._b_norm[k] > 0, out=0.0 * v_b))
+            of_y.append(np.divide(v_b, self._b_norm[k], where=self._b_norm[k] > 0, out=0.0 * v_b))
             v_a = up(v, self._a_unit[k])
             v_a -= _dot(v_a, self._b_unit[k]) * self._b_unit[k]
-            out.append(np.divide(v_a, self._a_norm[k], where=self._a_norm[k] > 0, out=0.0 * v_a))
-        return np.hstack(out[:-1])
+            of_x.append(np.divide(v_a, self._a_norm[k], where=self._a_norm[k] > 0, out=0.0 * v_a))
+        return np.hstack(of_y + of_x[:-1])
 
     def weights_of(self, coordinates: Float) -> Float:
         """V_k = x a_k' + b_k y' of such coordinates, flat."""
-        out, begin = [], 0
+        out, begin, x_begin = [], 0, sum(columns for _, columns in self._architecture.shapes)
         for k, (rows, columns) in enumerate(self._architecture.shapes):
             y, begin = coordinates[:, begin : begin + columns], begin + columns
             v = self._b[k + 1][:, :, None] * y[:, None, :]
             if k + 1 < len(self._layers):
-                x, begin = coordinates[:, begin : begin + rows], begin + rows
+                x, x_begin = coordinates[:, x_begin : x_begin + rows], x_begin + rows
                 v += x[:, :, None] * self._a[k][:, None, :]
             out.append(v)
         return self._architecture.join(out)
@@ -175,12 +175,12 @@ class LinearHessian(Hessian):
     def random(self, numbers: Float) -> Float:
         """Plain coordinates of V_k = y' b_k/|b_k|, with numbers for y_1 .. y_L."""
         out, begin = [], 0
-        for k, (rows, columns) in enumerate(self._architecture.shapes):
+        for k, (_, columns) in enumerate(self._architecture.shapes):
             y, begin = numbers[begin : begin + columns], begin + columns
             norm = self._b_norm[k]
             out += [y * np.divide(1.0, norm, where=norm > 0, out=0.0 * norm)]
-            out += [np.zeros((self.networks, rows))]
-        return np.hstack(out[:-1])
+        rows = sum(rows for rows, _ in self._architecture.shapes[:-1])
+        return np.hstack([*out, np.zeros((self.networks, rows))])
 
     def spectrum(self) -> tuple[Float, Float]:
         """Eigenvalues (ascending) and eigenvectors of 2 Sigma^{1/2} M Sigma^{1/2}."""

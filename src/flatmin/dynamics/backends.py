@@ -28,7 +28,7 @@ from flatmin.lanes.entries import (
     SHARPNESS_COLUMNS,
     Rows,
     Spectrum,
-    followed,
+    first_followed,
 )
 from flatmin.lanes.lanczos import BASIS, start_vector
 from flatmin.lanes.layout import Held, Runs, Stop, Twins, Wide, linear, sampled
@@ -85,6 +85,10 @@ class Packed:
         self.runs = Runs(
             self.rate, self.left, self.excess, self.gradient, self.distance, extremes
         )  # fmt: skip
+
+    def goes_on(self, block: int) -> bool:
+        """Whether a network of this block has steps left to take."""
+        return bool(np.any((self.rate[block] > 0) & (self.left[block] > 0)))
 
 
 class Backend:
@@ -358,6 +362,7 @@ class LinearBackend(Backend):
         self._form: Held | Wide | None = None
         self._twins: Twins | None = None
         self._little = False
+        self._basis = min(BASIS, self._coordinates())
         inputs = self._widths[:-1]
         self._wide = min(inputs) >= _WIDE_UNITS and not any(d % 4 for d in inputs)
         if self._wide:
@@ -403,8 +408,8 @@ class LinearBackend(Backend):
         return recording.plain or "sharpness" not in recording.quantities
 
     def first_vectors(self, networks: int) -> Float:
-        """Nothing is known of eigenvectors yet."""
-        return np.zeros((networks, followed(self._probed(), self._architecture.depth)))
+        """Nothing is known of eigenvectors yet: the first is looked for from the probe."""
+        return np.tile(first_followed(self._probe, self._architecture.depth), (networks, 1))
 
     @property
     def entry_kind(self) -> np.dtype[Any]:
@@ -455,8 +460,9 @@ class LinearBackend(Backend):
     def _spectrum(
         self, packed: Packed, number: int, window: int, steady: bool, tolerance: float
     ) -> Spectrum:
-        basis = min(BASIS, self._coordinates())
-        return Spectrum(packed.vectors, self._probe, number, window, steady, tolerance, 2000, basis)
+        return Spectrum(
+            packed.vectors, self._probe, number, window, steady, tolerance, 2000, self._basis
+        )
 
     def trace(
         self, packed: Packed, block: int, begin: int, steps: int, due: int, number: int,

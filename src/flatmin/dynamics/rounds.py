@@ -34,6 +34,9 @@ _ROUNDS, _LONGEST = (256, 1024, 4096, 16384), 16 * 16384
 # A round is cut into so many jobs a thread, if none has fewer flops than these, a few milliseconds:
 # what a thread waits for the last of them is about a hundredth.
 _JOBS, _PART_FLOPS = 100, 1e8
+# Where a thread has many blocks, only so many of them are cut: a thread that takes a block from
+# another has to fetch it, and each job costs Python twenty microseconds.
+_IN_TURNS = 2
 # Flops a slice may take: about a tenth of a second.
 _SLICE_FLOPS = 1e9
 # Numbers in weights whose layers are measured together: NumPy's calls cost more than small layers.
@@ -65,6 +68,7 @@ class Rounds:
         self._budget, self._taken = budget, 0
         self._packed: Packed | None = None
         self._recording, self._vectors = recording, np.empty((len(state), 0))
+        self._layers = [] if recording is None else recording.layers
         self._waiting: dict[int, list[tuple[int, Whole, NDArray[Any]]]] = {}
         """Of each block: entries, networks and weights whose layers are yet to be measured."""
         self._kept = np.zeros(len(state), dtype=np.int64)
@@ -144,18 +148,25 @@ class Rounds:
         packed = self._pack(threads)
         blocks, _, lanes = packed.weights.shape
         lock, most = Lock(), self._slice_steps(lanes)
-        # A block that is left over for one thread would keep the others waiting: blocks are taken
-        # in turns, a part of their steps at a time, in parts that can be dealt out evenly.
+        # A block left over for one thread would keep the others waiting: so the last blocks are
+        # taken in turns, a part of their steps at a time, in parts that can be dealt out evenly.
         even = threads // gcd(blocks, threads)
         flops = length * self._step_flops(lanes)
         parts = even * round(min(flops / _PART_FLOPS, _JOBS * threads / blocks) / even)
         parts = min(max(parts, 1), length) if threads > 1 else 1
+        whole = max(blocks - blocks % threads - _IN_TURNS * threads, 0)
+        # Threads work on blocks far from each other: in a trace a line of one lies beside a line of
+        # the next, and processors fetch lines in pairs (two threads, sharpness at every step: an
+        # eighth of the time).
+        apart = -(-blocks // threads)
+        order = sorted(range(blocks), key=lambda block: block % apart)
+        jobs = order[:whole] + order[whole:] * parts
         locks, done = [Lock() for _ in range(blocks)], [0] * blocks
 
         def work(job: int, cancelled: Event) -> None:
-            block = job % blocks
+            block = jobs[job]
             with locks[block]:
-                until = min(length, done[block] - (-length // parts))
+                until = min(length, done[block] - (-length // (parts if job >= whole else 1)))
                 while done[block] < until and not cancelled.is_set():
                     before = packed.left[block].sum() if progress is not None else 0.0
                     steps = min(most, until - done[block])
@@ -165,12 +176,12 @@ class Rounds:
                     if progress is not None:
                         with lock:
                             progress(int(before - packed.left[block].sum()))
-                    if not np.any((packed.rate[block] > 0) & (packed.left[block] > 0)):
+                    if done[block] < length and not packed.goes_on(block):
                         done[block] = length
                 if done[block] >= length:
                     self._measure_layers(block)
 
-        over_each(work, blocks * parts, threads)
+        over_each(work, len(jobs), threads)
         self._note(packed)
         self._taken += length
 
@@ -198,12 +209,12 @@ class Rounds:
             steps, entries = min(most, before), 0
         else:
             # The rest of an entry that was begun, one entry with its layers, or many in one go.
-            single = missing < every or bool(recording.layers)
+            single = missing < every or bool(self._layers)
             entries = 1 if single else max(1, most // every)
             steps = missing + (entries - 1) * every
         if begin == 0:
             # and that of the first weights
-            if recording.layers:
+            if self._layers:
                 self._trace(packed, block, 0, 0, 0, 0, 1)
             else:
                 number, due, entries = 0, 0, entries + 1
@@ -241,8 +252,8 @@ class Rounds:
         place = slice(first, first + several) if beside else members
         found = rows.table[:, rows.entry : rows.end, rows.network : rows.network + several]
         self._keep(found, rows.table is self._table, slice(number, until), place)
-        self._kept[members] = until
-        if self._recording.layers and until > number:
+        self._kept[place] = until
+        if self._layers and until > number:
             self._wait(packed, block, number, members, ~np.isnan(found[0, 0]))
 
     def _keep(

@@ -47,7 +47,7 @@ from flatmin.lanes.momentum_descent import (
     step_held_with_velocity,
     times_and_step_with_velocity,
 )
-from flatmin.lanes.sharpness import follow, probes, sharpness_scratch
+from flatmin.lanes.sharpness import follow, sharpness_scratch
 from flatmin.lanes.tiles import put, scaled
 from flatmin.lanes.twins import backward_twins, forward_twins
 from flatmin.lanes.vectors import absolute, all_lanes, splat, vectors, where
@@ -266,7 +266,7 @@ def _descend_block(
                 spectrum, every, entry + gone, due + gone * every, step + 1
             )
             measured = measured and sharp and entry + gone < entries
-            waits = waits and measured and not measure and not probes(turn)
+            waits = waits and measured and not measure
         if not waits:
             forward(w, network, b, a, move, momentum, form, check or measure or watched)
         if recorded:

@@ -67,7 +67,7 @@ def sharpness_scratch(lanes, network, basis, like):
     """The memory that `largest_eigenvalue` works in, most of which is seldom touched."""
     size, depth = network.layout.nodes[-1], len(network.layout.widths) - 1
     numbers = size + 4 * depth + 5 * (basis + 1) + (basis + 2) * padded(network.layout)
-    numbers += size + in_tiles(network.layout.nodes[-2])
+    numbers += size
     return unfilled(numbers * len(lanes), like)
 
 
@@ -108,8 +108,8 @@ def _next(q, size, m, along, between):
 
 @helper
 def largest_eigenvalue(
-    w, network, a, b, form, expected, done, goes_on, begun, onward, tolerance, max_products,
-    basis, room,
+    w, network, a, b, form, expected, done, goes_on, begun, onward, wanted, tolerance,
+    max_products, basis, room,
 ):  # fmt: skip
     """Value, residual and number of products, from the first vector of q, which it replaces.
 
@@ -119,6 +119,7 @@ def largest_eigenvalue(
     goes_on    whether the first product is in q, `weigh` done, and
     begun      what `sweep` returned of it
     onward     1 to keep H v, 0 to keep v itself
+    wanted     how many coordinates of it
     basis      vectors of a round
     """
     c, alpha, beta, per_b, moved, diagonal, beside, s, norms, shares, found, q = _places(
@@ -196,13 +197,14 @@ def largest_eigenvalue(
             scale = where(known, scale, root(per * square))
             scale = where(scale > 0.0, scale, 1.0)
             continue
-        for i in range(0, size, TILE):
+        kept_size = in_tiles(wanted) if all_lanes(finished) else size
+        for i in range(0, kept_size, TILE):
             total = scaled(shares[0], take(q[i:], TILE, 1))
             for m in range(1, used):
                 total = outer(take(q[m * size + i :], TILE, 1), shares[m], total)
             put(q[i:], 1, outer(_next(q[i:], size, used, along, between), shares[used], total))
         if rounds > 0:
-            for i in range(size):
+            for i in range(kept_size):
                 q[i] = where(kept, found[i], q[i])
         if all_lanes(finished):
             return value, residual, products
@@ -242,36 +244,34 @@ def _within(x, bound):
 
 @helper
 def _search(
-    lanes, w, network, nodes_of, form, spectrum, done, goes_on, begun, ahead, apart, side, scale,
+    lanes, w, network, nodes_of, form, spectrum, done, goes_on, begun, ahead, part, side, scale,
     room,
 ):  # fmt: skip
-    """`largest_eigenvalue` in the lanes that are not done, from the product of `begin`.
+    """`largest_eigenvalue` in the lanes that are not done, from the product of `follow`.
 
-    Returns value, residual and products, and in `ahead` the y_k that are kept, H v.
+    Returns value, residual and products. H v, of which only the y_k are kept, is in `ahead`: in the
+    lanes that are done, `part` times that of the product.
     """
-    widths, _, nodes = network.layout
+    widths, nodes = network.layout.widths, network.layout.nodes
     q = _places(network, spectrum.basis, vectors(lanes, room))[11]
-    size = padded(network.layout)
-    for k in range(len(widths) - 1):
-        y_at, x_at = coordinates(network.layout, k)
-        for j in range(widths[k]):
-            q[y_at + j], q[size + y_at + j] = ahead[nodes[k] + j], apart[nodes[k] + j]
-        if k < len(widths) - 2:
+    size, x_at = padded(network.layout), nodes[-2]
+    apart = q[size:]
+    for i in range(x_at):
+        q[i] = ahead[i]
+        ahead[i] = part * (ahead[i] + apart[i])
+    for i in range(x_at, size):
+        q[i], apart[i] = 0.0, 0.0
+    if goes_on:
+        for k in range(len(widths) - 2):
+            x_at = coordinates(network.layout, k)[1]
             for i in range(widths[k + 1]):
-                q[x_at + i] = x_of(network, nodes_of, k, i, side) if goes_on else splat(lanes, 0.0)
-                q[size + x_at + i] = 0.0
-    for i in range(dimension(network.layout), size):
-        q[i], q[size + i] = 0.0, 0.0
+                q[x_at + i] = x_of(network, nodes_of, k, i, side)
     found = largest_eigenvalue(
-        w, network, nodes_of.a, nodes_of.b, form, scale, done, goes_on, begun, 1.0,
-        spectrum.tolerance,
-        spectrum.max_products, spectrum.basis, vectors(lanes, room),
+        w, network, nodes_of.a, nodes_of.b, form, scale, done, goes_on, begun, 1.0, nodes[-2],
+        spectrum.tolerance, spectrum.max_products, spectrum.basis, vectors(lanes, room),
     )  # fmt: skip
-    for k in range(len(widths) - 1):
-        y_at = coordinates(network.layout, k)[0]
-        for j in range(widths[k]):
-            i = nodes[k] + j
-            ahead[i] = where(done, ahead[i], q[y_at + j])
+    for i in range(nodes[-2]):
+        ahead[i] = where(done, ahead[i], q[i])
     return found
 
 
@@ -310,14 +310,8 @@ def foreseen(lanes, network, a, b, spectrum, state, room):
     scale = fma(i, before[2], fma(h, before[1], fma(g, before[0], last)))
     scale = where((scale > 0.5 * last) & (scale < 2.0 * last), scale, last)
     scale = where(scale > 0.0, scale, 1.0)
-    side = q[(spectrum.basis + 1) * padded(network.layout) + size :]
+    side = q[(spectrum.basis + 1) * padded(network.layout) :]
     return state[size:], side, Nodes(a, b, c, 1.0 / scale, alpha, beta, per_b, moved), scale
-
-
-@inlined
-def probes(turn):
-    """Whether a probe may be added at this turn to what was foreseen."""
-    return turn % PROBE_EVERY == 0
 
 
 @helper
@@ -335,7 +329,7 @@ def follow(
     is that of the weights, for units not to matter, but of weights now and then: products of
     changes of different turns are kept.
 
-    state           of the block, as `entries.followed` has it
+    state           of the block, as `entries.first_followed` has it
     pace            what weights move from one turn to the next, of their gradient
     is_down, of_y   whether the way down was taken, and what `sweeps.down` returned
     """
@@ -349,22 +343,18 @@ def follow(
     numbers = state[(2 + CHANGES) * size :]
     known, before, factors, weights = numbers[4:], numbers[1:], numbers[10:], numbers[14:]
     q = _places(network, spectrum.basis, vectors(lanes, room))[11]
-    apart = q[(spectrum.basis + 1) * padded(network.layout) :]
+    apart = q[padded(network.layout) :]
     last, g, h, i = numbers[0], factors[0], factors[1], factors[2]
     stirred, begins = numbers[13], turn == 0
     if turn % _SELDOM == 0:
         for k in range(len(widths) - 1):
             b_k = b[nodes[k + 1] :]
             weights[k] = chain(b_k, b_k, widths[k + 1])
-    if probes(turn):
-        due = stirred > (_STIRRED if turn % _SELDOM else -1.0)
-        add_probe(network, b, spectrum.probe, where(due, 1.0, 0.0), ahead)
-        numbers[13] = where(due, 0.0, stirred)
     if not is_down:
         of_y = down(w, network, nodes_of, ahead, side, form)
     own, across, square = up(w, network, nodes_of, ahead, side, of_y, apart, form)
     if (turn + 1) % PROBE_EVERY == 0:
-        numbers[13] = fma(
+        stirred = fma(
             PROBE_EVERY * pace, scale * _stir(w, network, nodes_of.alpha, nodes_of.beta), stirred
         )
     per = inverse_or_zero(own)
@@ -380,18 +370,16 @@ def follow(
     # H v of unit v
     part = root(inverse * per) * inverse_or_zero(theta)
     if not all_lanes(done):
-        for e in range(size):
-            ahead[e] = where(done, part * (ahead[e] + apart[e]), ahead[e])
         found = _search(
             lanes, w, network, nodes_of, form, spectrum, done, not begins, (own, across, square),
-            ahead, apart, side, scale, room,
+            ahead, part, side, scale, room,
         )  # fmt: skip
         value = where(done, value, found[0])
         residual = where(done, residual, found[1])
         products = where(done, products, found[2])
         # a vector has two signs
         part = where(done | ~(_product(network, weights, ahead, state) < 0.0), 1.0, -1.0)
-        for e in range(size):
+        for e in range(nodes[-2]):
             apart[e] = 0.0
     by_0 = by_1 = by_2 = by_3 = splat(lanes, 0.0)
     for k in range(len(widths) - 1):
@@ -414,6 +402,10 @@ def follow(
         g, h, i = _course((by_1, by_2, by_3), take(known, 6, 1), noise * noise)
         put(factors, 1, (_within(g, _LARGEST), _within(h, _LARGEST), _within(i, _LARGEST)))
         put(known, 1, (by_0, by_1, by_2, known[0], known[1], known[3]))
+    if (turn + 1) % PROBE_EVERY == 0:
+        due = stirred > (_STIRRED if (turn + 1) % _SELDOM else -1.0)
+        add_probe(network, b, spectrum.probe, where(due, 1.0, 0.0), ahead)
+        numbers[13] = where(due, 0.0, stirred)
     value_here = where(value > 0.0, value, 1.0)
     step = splat(lanes, 0.0) if begins else value_here - last
     put(numbers, 1, (value_here, step, before[0], before[1]))
@@ -439,7 +431,7 @@ def _of_block(
     nothing = splat(lanes, 0.0)
     result = largest_eigenvalue(
         w, network, a, b, None, nothing, nothing > 0.0, False, (nothing, nothing, nothing), 0.0,
-        tolerance, max_products, basis, vectors(lanes, room),
+        dimension(network.layout), tolerance, max_products, basis, vectors(lanes, room),
     )  # fmt: skip
     for i in range(dimension(network.layout)):
         start[i] = q[i]

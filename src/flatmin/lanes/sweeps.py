@@ -13,7 +13,7 @@ weight, but stays put.
 
 H V has x_k of y alone. So of an eigenvector x_k follows from y_k and the eigenvalue (`down`).
 
-Coordinates lie as y_1, x_1, y_2, x_2, .., y_L. H is divided by a scale, about its largest
+Coordinates lie as y_1, .., y_L, x_1, .., x_{L-1}. H is divided by a scale, about its largest
 eigenvalue, and so are alpha_k, beta_k and with them all <V, V'>: so no power of H leaves the range
 of numbers. Small square layers are swept in registers, as in `held`, with the same bits.
 """
@@ -58,8 +58,7 @@ def dimension(layout):
 @inlined
 def coordinates(layout, k):
     """Where the coordinates y_k and x_k of a layer begin."""
-    y = layout.nodes[k] + layout.nodes[k + 1] - layout.widths[0]
-    return y, y + layout.widths[k]
+    return layout.nodes[k], layout.nodes[-2] + layout.nodes[k + 1] - layout.widths[0]
 
 
 @inlined
@@ -292,34 +291,34 @@ def _sweep_held(w, network, nodes_of, q, shift, out, like):
     _, layers, nodes = network.layout
     a, b, _, inverse, alpha, beta, per_b, moved = nodes_of
     d, last, less = len(like), len(layers) - 2, -shift
-    c = scaled(beta[last], held(q[2 * d * last :], like))
+    of_x, x_of_out = q[d * (last + 1) :], out[d * (last + 1) :]
+    c = scaled(beta[last], held(q[d * last :], like))
     own = between = size = splat(shift, 0.0)
     for k in range(last - 1, -1, -1):
-        at = 2 * d * k
-        y, x, b_k = held(q[at:], like), held(q[at + d :], like), held(b[nodes[k + 1] :], like)
+        y, x, b_k = held(q[d * k :], like), held(of_x[d * k :], like), held(b[nodes[k + 1] :], like)
         move = per_b[k] * inner(c, b_k, 0.0)
         moved[k] = move
         x_out = outer(b_k, -move, outer(x, less, c))
-        put(out[at + d :], 1, x_out)
+        put(x_of_out[d * k :], 1, x_out)
         own = fma(alpha[k], inner(x, x, 0.0), own)
         between = fma(alpha[k], inner(x, x_out, 0.0), between)
         size = fma(alpha[k], inner(x_out, x_out, 0.0), size)
         c = transposed_held(w[layers[k] :], c, scaled(beta[k], y))
     e = scaled(2.0, times_held(network.sigma, c))
     for k in range(last):
-        at = 2 * d * k
-        y, a_k, b_k = held(q[at:], like), held(a[nodes[k] :], like), held(b[nodes[k + 1] :], like)
+        y, a_k = held(q[d * k :], like), held(a[nodes[k] :], like)
+        b_k = held(b[nodes[k + 1] :], like)
         y_out = outer(a_k, moved[k], outer(y, less, e))
-        put(out[at:], 1, y_out)
+        put(out[d * k :], 1, y_out)
         own = fma(beta[k], inner(y, y, 0.0), own)
         between = fma(beta[k], inner(y, y_out, 0.0), between)
         size = fma(beta[k], inner(y_out, y_out, 0.0), size)
         along = inverse * inner(y, a_k, 0.0)
-        above = outer(b_k, along, scaled(alpha[k], held(q[at + d :], like)))
+        above = outer(b_k, along, scaled(alpha[k], held(of_x[d * k :], like)))
         e = product_held(w[layers[k] :], e, above)
-    y = held(q[2 * d * last :], like)
+    y = held(q[d * last :], like)
     y_out = outer(y, less, e)
-    put(out[2 * d * last :], 1, y_out)
+    put(out[d * last :], 1, y_out)
     own = fma(beta[last], inner(y, y, 0.0), own)
     between = fma(beta[last], inner(y, y_out, 0.0), between)
     size = fma(beta[last], inner(y_out, y_out, 0.0), size)
