@@ -28,6 +28,7 @@ from flatmin.lanes.functions import (
     split_power,
     tanh,
 )
+from flatmin.lanes.tiles import take, times
 from flatmin.lanes.vectors import alone, fma, splat, where
 
 # gelu, tanh form: x (1 + tanh(u))/2 = x/(1 + 2^t), t = -2 log2(e) u = T1 x + T3 x^3
@@ -42,7 +43,7 @@ LEAK = 0.01  # as `network.activations` has it
 _FAR = 800.0  # beyond, phi'' is 0; products of 0 and an overflow would not be numbers
 
 _ROWS: dict[str, Callable[..., Any]] = {}
-_SCALED: dict[str, tuple[float, Callable[..., Any]]] = {}
+_SCALED: dict[str, tuple[float, Callable[..., Any], Callable[..., Any]]] = {}
 
 
 def row(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -55,11 +56,14 @@ def row(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return enter
 
 
-def scaled_row(name: str, scale: float) -> Callable[[Callable[..., Any]], None]:
-    """Enters a loop over all signals, c x -> (c phi, phi') for c = scale."""
+def scaled_row(
+    name: str, scale: float, over: Callable[..., Any]
+) -> Callable[[Callable[..., Any]], None]:
+    """Enters loops over all signals for c = scale: c x -> (c phi, phi'), and the same of a product
+    with five columns."""
 
-    def enter(function: Callable[..., Any]) -> None:
-        _SCALED[name] = scale, apart(function)
+    def enter(of_five: Callable[..., Any]) -> None:
+        _SCALED[name] = scale, apart(over), apart(of_five)
 
     return enter
 
@@ -88,30 +92,65 @@ def _gelu_tanh(x):
     return phi, fma(phi * v, rest, g), g * rest * bend
 
 
-@scaled_row("gelu-tanh", _C)
-def _gelu_tanh_scaled(h, s, c, size):
-    """g = 1/(1 + 2^t): c phi = z g and phi' = g + z g (1 - g) v, v = 2 u'/c, in five stages.
+# The scaled GELU: g = 1/(1 + 2^t), c phi = z g and phi' = g + z g (1 - g) v, v = 2 u'/c; in stages.
+#
+# One after another the operations on a vector take 60 to 110 cycles, and hold the units that do
+# them for 6 (Zen 5) to 16 (Intel, a division): up to ten vectors would have to be under way, more
+# than a core looks ahead. So a pass of the loop has one stage each of five successive vectors, none
+# of which waits for another. From the first stage to the last z is kept in h, and v in s.
 
-    One after another the operations on a vector take 60 cycles of a Zen 5 core, and hold its units
-    for six: ten vectors would have to be under way, more than it looks ahead. So a pass of the loop
-    has one stage each of five successive vectors, none of which waits for another. From the first
-    stage to the last z is kept in h, and v in s.
-    """
+
+@inlined
+def _gelu_begun(h, s, e, z):
+    """The first stage of vector e: t."""
+    square = z * z
+    h[e], s[e] = z, fma(_V3, square, _V1)
+    return z * (square + _C1)
+
+
+@inlined
+def _gelu_pass(h, s, e, begun, under_way):
+    """The other stages: the last one of vector e, and one each of the three after it."""
+    t, power, f, a, both, g = under_way
+    next_power, next_f = split_power(t)
+    next_a, next_both = logistic_terms(power, f)
+    quotient = a / both
+    if e >= 0:
+        phi, rest = h[e] * g, 1.0 - g
+        h[e], s[e] = phi, fma(phi * s[e], rest, g)
+    return begun, next_power, next_f, next_a, next_both, quotient
+
+
+@inlined
+def _gelu_ended(h, s, size, under_way):
+    """What is left to do of the last four vectors."""
+    for e in range(size - 4, size):
+        under_way = _gelu_pass(h, s, e, under_way[0], under_way)
+
+
+def _gelu_tanh_scaled(h, s, c, size):
+    """Of all signals."""
     alone()
-    ahead = t = power = f = a = both = g = h[0]
-    for e in range(-4, size):
-        if e + 4 < size:
-            z = h[e + 4]
-            square = z * z
-            s[e + 4] = fma(_V3, square, _V1)
-            ahead = z * (square + _C1)
-        next_power, next_f = split_power(t)
-        next_a, next_both = logistic_terms(power, f)
-        quotient = a / both
-        if e >= 0:
-            phi, rest = h[e] * g, 1.0 - g
-            h[e], s[e] = phi, fma(phi * s[e], rest, g)
-        t, power, f, a, both, g = ahead, next_power, next_f, next_a, next_both, quotient
+    z = h[0]
+    under_way = z, z, z, z, z, z
+    for e in range(size):
+        under_way = _gelu_pass(h, s, e - 4, _gelu_begun(h, s, e, h[e]), under_way)
+    _gelu_ended(h, s, size, under_way)
+
+
+@scaled_row("gelu-tanh", _C, _gelu_tanh_scaled)
+def _gelu_tanh_of_five(w, x, h, s, rows, size):
+    """Of W x with five columns. Units wait for divisions, and have time for the products."""
+    alone()
+    z = x[0]
+    under_way, e = (z, z, z, z, z, z), 0
+    for i in range(rows):
+        weights = take(w[5 * i :], 5, 1)
+        for sample in range(size):
+            z = times(weights, take(x[sample:], 5, size))[0]
+            under_way = _gelu_pass(h, s, e - 4, _gelu_begun(h, s, e, z), under_way)
+            e += 1
+    _gelu_ended(h, s, e, under_way)
 
 
 @row("gelu-erf")
@@ -222,12 +261,41 @@ def _by_code(overs: list[Any]) -> Any:
     return chosen
 
 
+@inlined
+def _no_product(code, w, x, h, s, rows, size):
+    """An activation of this code is not joined with a product."""
+    return False
+
+
+def _joined(number: int, of_five: Any, others: Any) -> Any:
+    """What `of_five` does if the code is this number, else what the others do."""
+
+    @inlined
+    def activate_product(code, w, x, h, s, rows, size):
+        if code == number:
+            of_five(w, x, h, s, rows, size)
+            return True
+        return others(code, w, x, h, s, rows, size)
+
+    return activate_product
+
+
+def _of_five_by_code() -> Any:
+    chosen = _no_product
+    for name, (_, _, of_five) in _GIVEN.items():
+        chosen = _joined(code_of(name), of_five, chosen)
+    return chosen
+
+
 # With 16 registers the scaled GELU is the slower one.
 _GIVEN = _SCALED if wide_registers() else {}
-_IN_TURN = [_GIVEN.get(name) or (1.0, _over(_once(phi))) for name, phi in _ROWS.items()]
-_SCALES = tuple(scale for scale, _ in _IN_TURN)
-activate = _by_code([over for _, over in _IN_TURN])
+_SCALES = tuple(_GIVEN[name][0] if name in _GIVEN else 1.0 for name in _ROWS)
+activate = _by_code(
+    [_GIVEN[name][1] if name in _GIVEN else _over(_once(phi)) for name, phi in _ROWS.items()]
+)
 """h <- phi(h) and s <- phi'(h) on `size` vectors, h of the scale of `scale_of`; c is not used."""
+activate_product_of_five = _of_five_by_code()
+"""h <- phi(W x) and s <- phi'(W x) for W of five columns, and whether that could be done."""
 activate_twice = _by_code([_over_twice(phi) for phi in _ROWS.values()])
 """Also c <- phi''(h), and h as it is. Nothing to do for the identity, as above."""
 

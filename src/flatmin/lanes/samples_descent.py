@@ -27,7 +27,12 @@ from typing import Any
 
 import numpy as np
 
-from flatmin.lanes.activations import IDENTITY, activate, scale_of
+from flatmin.lanes.activations import (
+    IDENTITY,
+    activate,
+    activate_product_of_five,
+    scale_of,
+)
 from flatmin.lanes.algebra import larger, widen
 from flatmin.lanes.compiling import compiled, helper, inlined, wide_registers
 from flatmin.lanes.entries import put_entry
@@ -184,6 +189,15 @@ def residual(network, scale, start, s, size, count, total):
     return total
 
 
+@inlined
+def _activated_product(network, w, rows, columns, x, h, s, size):
+    """h = phi(W x) and s = phi'(W x)."""
+    code = network.activation
+    if columns != 5 or not activate_product_of_five(code, w, x, h, s, rows, size):
+        product(w, columns, 1, rows, columns, x, h, size, False)
+        activate(code, paired(h), paired(s), paired(s), rows * size // 2)
+
+
 @helper
 def _sweeps(w, network, h, s, g, tile, fill):
     """The gradient into g; returns the sum of squared errors. `fill` if h_0 is not yet there."""
@@ -197,12 +211,11 @@ def _sweeps(w, network, h, s, g, tile, fill):
             fill_inputs(h, network, scale, start, count, size)
         for k in range(depth):
             rows, columns = widths[k + 1], widths[k] + network.biases
-            y = h if k < depth - 1 else s
-            x, y, layer = h[nodes[k] * size :], y[nodes[k + 1] * size :], w[layers[k] :]
-            product(layer, columns, 1, rows, columns, x, y, size, False)
-            if k < depth - 1:
-                slope = paired(s[nodes[k + 1] * size :])
-                activate(network.activation, paired(y), slope, slope, rows * size // 2)
+            x, layer, above = h[nodes[k] * size :], w[layers[k] :], nodes[k + 1] * size
+            if k == depth - 1:
+                product(layer, columns, 1, rows, columns, x, s[above:], size, False)
+            else:
+                _activated_product(network, layer, rows, columns, x, h[above:], s[above:], size)
         total = residual(network, scale, start, s[nodes[depth] * size :], size, count, total)
         for k in range(depth - 1, -1, -1):
             rows, columns = widths[k + 1], widths[k] + network.biases
