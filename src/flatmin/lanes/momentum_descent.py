@@ -16,6 +16,7 @@ the same pass that takes a_{k+1} = W_k a_k with the old W_k.
 
 from __future__ import annotations
 
+from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
@@ -28,10 +29,13 @@ from flatmin.lanes.vectors import fma, intrinsic, load, store, where
 
 @inlined
 def moved(old, speed, kick, push, going):
-    """The weight that follows from the new velocity and from kick = -eta g."""
+    """The weight that follows from the new velocity and from kick = -eta g.
+
+    A lane that rests has kick 0; with push 0 it needs no choice.
+    """
     if push is None:
         return where(going, old + speed, old)
-    return where(going, fma(speed, push, old + kick), old)
+    return fma(speed, where(going, push, 0.0), old + kick)
 
 
 @inlined
@@ -54,16 +58,17 @@ def _step_held(typing, w, v, x, descent, keep, push, going):
     def codegen(context, builder, signature, arguments):
         place, velocity, _, _, kept, pushed, mask = arguments
         given, moves = (cgutils.unpack_tuple(builder, one) for one in arguments[2:4])
+        heavy = isinstance(push, types.NoneType)
+        if not heavy:
+            pushed = builder.select(mask, pushed, ir.Constant(pushed.type, None))
 
         def step(e, i, x_j, old):
             kick = builder.fmul(moves[i], x_j)
             speed = fused(builder, w.vector, kept, load(builder, v, velocity, e), kick)
             store(builder, v, velocity, e, speed)
-            if isinstance(push, types.NoneType):
-                new = builder.fadd(old, speed)
-            else:
-                new = fused(builder, w.vector, speed, pushed, builder.fadd(old, kick))
-            return builder.select(mask, new, old)
+            if heavy:
+                return builder.select(mask, builder.fadd(old, speed), old)
+            return fused(builder, w.vector, speed, pushed, builder.fadd(old, kick))
 
         return by_rows(builder, w, place, given, len(moves), step)
 
