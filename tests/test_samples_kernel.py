@@ -21,9 +21,9 @@ from flatmin.data.samples import Samples
 from flatmin.dynamics import descent as engine
 from flatmin.dynamics.recording import Recording
 from flatmin.lanes import functions
-from flatmin.lanes.activations import code_of
+from flatmin.lanes.activations import _SCALED, code_of
 from flatmin.lanes.layout import Runs, Stop, sampled
-from flatmin.lanes.samples_descent import descend_samples
+from flatmin.lanes.samples_descent import descend_samples, product
 from flatmin.lanes.vectors import vectors
 from flatmin.network.activations import ACTIVATIONS
 from flatmin.network.architecture import Architecture
@@ -264,6 +264,32 @@ def test_steps_left_and_convergence() -> None:
     np.testing.assert_array_equal(400 - result.left, expected)
     assert min(expected) < max(expected)
     np.testing.assert_array_equal(result.rate == 0, np.array(expected) < 400)
+
+
+def test_products_joined_with_activations_have_the_same_bits() -> None:
+    """Only one of both is used on a machine: the joined one where divisions take long."""
+    _, over, of_five = _SCALED["gelu-tanh"]
+    rows, size, lanes = 3, 6, (0.0,) * 8
+
+    @njit
+    def apart(lanes, w, x, h, s):  # type: ignore[no-untyped-def]
+        w, x, h, s = vectors(lanes, w), vectors(lanes, x), vectors(lanes, h), vectors(lanes, s)
+        product(w, 5, 1, rows, 5, x, h, size, False)
+        over(h, s, s, rows * size)
+
+    @njit
+    def joined(lanes, w, x, h, s):  # type: ignore[no-untyped-def]
+        w, x, h, s = vectors(lanes, w), vectors(lanes, x), vectors(lanes, h), vectors(lanes, s)
+        of_five(w, x, h, s, rows, size)
+
+    rng, found = np.random.default_rng(0), []
+    w, x = rng.standard_normal((rows * 5, 8)), 0.5 * rng.standard_normal((5 * size, 8))
+    for work in (apart, joined):
+        h, s = aligned((rows * size, 8)), aligned((rows * size, 8))
+        work(lanes, w.reshape(-1), x.reshape(-1), h.reshape(-1), s.reshape(-1))
+        found.append((h.tobytes(), s.tobytes()))
+        assert np.all(s != 0.0)
+    assert found[0] == found[1]
 
 
 def test_single_precision() -> None:

@@ -92,11 +92,23 @@ def _without_collector(compile_for: Callable[[Any], Any]) -> Callable[[Any], Any
     return compile_at_once
 
 
+def _processor() -> tuple[str, str]:
+    """The name and the features of the processor that kernels are compiled for."""
+    _, name, features = cpu_target.target_context.codegen().magic_tuple()
+    return name, features
+
+
 @cache
 def wide_registers() -> bool:
     """Whether kernels are compiled for registers of eight numbers (AVX-512, with DQ)."""
-    features = cpu_target.target_context.codegen().magic_tuple()[2].split(",")
-    return {"+avx512f", "+avx512dq"} <= set(features)
+    return {"+avx512f", "+avx512dq"} <= set(_processor()[1].split(","))
+
+
+@cache
+def slow_divider() -> bool:
+    """Whether a division of eight numbers takes as long as 32 multiplications (Intel's 16 cycles),
+    not as eight (AMD's Zen 5)."""
+    return not _processor()[0].startswith("znver")
 
 
 def cache_directory() -> Path | None:
