@@ -1,7 +1,4 @@
-"""The sharpness of ensembles of small networks, by the compiled kernels.
-
-Run as a module it compiles that of intervals for a few networks, and keeps it.
-"""
+"""The sharpness of ensembles of small networks, by the compiled kernels."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from flatmin.core.arrays import Float
-from flatmin.core.threads import over_blocks, thread_count
+from flatmin.core.threads import over_blocks
 from flatmin.curvature.interval import in_range, judged
 from flatmin.curvature.linear import LinearHessian
 from flatmin.curvature.nonlinear import Rows
@@ -20,21 +17,10 @@ from flatmin.data.samples import Samples
 from flatmin.lanes import samples_sharpness
 from flatmin.lanes.activations import code_of
 from flatmin.lanes.inertia import blocks_interval
-from flatmin.lanes.kept import compile_beside
 from flatmin.lanes.lanczos import BASIS, start_vector
 from flatmin.lanes.layout import linear, sampled
 from flatmin.lanes.sharpness import blocks_sharpness
-from flatmin.network.architecture import Architecture
 from flatmin.network.ensemble import Ensemble, laid_out
-
-
-def compile_for_later() -> None:
-    """Have the intervals' kernel compiled by another process, where it is not yet.
-
-    Most of the other one is compiled with a run that records its sharpness.
-    """
-    if thread_count() > 1:
-        compile_beside(__name__, blocks_interval)
 
 
 def on_rows(
@@ -116,9 +102,3 @@ def _of_blocks(kernel: Any, lanes: tuple[float, ...], weights: Float, *given: An
 def _by_network(lanes: Float, networks: int) -> Float:
     """Numbers `[block, number, lane]` as `[number, network]`."""
     return lanes.transpose(1, 0, 2).reshape(lanes.shape[1], -1)[:, :networks]
-
-
-if __name__ == "__main__":
-    one = Ensemble.from_flat(Architecture.mlp(1, 1), np.ones((1, 1)))
-    data = Regression.from_arrays(np.ones((2, 1)), np.ones(2))
-    _of_blocks(blocks_interval, *_given(data, one, np.ones((1, 1, one.lanes.shape[2]))), 1e-10)

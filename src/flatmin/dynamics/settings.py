@@ -13,7 +13,7 @@ from flatmin.dynamics import backends
 from flatmin.dynamics.advice import advise
 from flatmin.dynamics.endings import LEARNED_AT
 from flatmin.dynamics.methods import METHODS, asked_for, method_of
-from flatmin.dynamics.training import Training, compile_beside_run, train
+from flatmin.dynamics.training import Training, train
 from flatmin.lanes.step_control import FLOW_STEPS
 from flatmin.network.initialisation import (
     DEFAULT_INIT,
@@ -65,7 +65,6 @@ def train_network(
     )
     scale, advice = resolve_scale(scale, init, data, network), None
     if learning_rate is None and not flow:
-        compile_beside_run(network)
         backends.expect_sharpness(data, network)
         advice = advise(
             data, network, init, scale, learned_at=learned_at, seed=seed, progress=progress

@@ -19,8 +19,8 @@ from flatmin.core.pages import Listing, Page, Remarks, number
 from flatmin.core.plain import json_text
 from flatmin.core.progress import Progress
 from flatmin.core.shown import Shown
-from flatmin.curvature import Sharpness, sharpness
-from flatmin.curvature.sharpness import in_lanes
+from flatmin.curvature import Sharpness
+from flatmin.curvature.sharpness import sharpness_of_one
 from flatmin.data.regression import Regression
 from flatmin.data.samples import Problem, regression_of
 from flatmin.dynamics.edge import EDGE_SHARE, midway, swinging
@@ -365,19 +365,10 @@ def train(
         most=None if record_every else FLOW_ENTRIES,
     )
     options: Options = {"recording": recording, "learned_at": learned_at, "progress": progress}
-    compile_beside_run(architecture)
     outcome = method.run(problem, initial, steps=steps, **options)
     settings = {"init": init, "scale": float(scale), "seed": seed, "steps": steps}
     settings |= {"learned_at": learned_at, "advice": advice}
     return report(problem, initial, outcome, method, **settings)
-
-
-def compile_beside_run(architecture: Architecture) -> None:
-    """Have what the ends of a run will need compiled beside it and what comes before."""
-    if in_lanes(architecture):
-        from flatmin.curvature.compiled import compile_for_later
-
-        compile_for_later()
 
 
 def report(
@@ -388,14 +379,14 @@ def report(
     least = None
     if not architecture.biases and min(architecture.widths) >= product_rank(regression):
         least = predict(regression, architecture.depth, architecture.output_norm).exact
-    last = sharpness(problem, outcome.ensemble)[0]
+    last = sharpness_of_one(problem, outcome.ensemble)
     return Training(
         regression=regression,
         architecture=architecture,
         method=method,
         initial=initial,
         outcome=outcome,
-        initial_sharpness=sharpness(problem, initial)[0],
+        initial_sharpness=sharpness_of_one(problem, initial),
         final_sharpness=last,
         minimal_sharpness=least,
         edge_share=share_of_edge(problem, outcome, method, last),
@@ -411,7 +402,8 @@ def share_of_edge(
         return None
     moving = swinging(outcome)
     if moving.any():
-        last = sharpness(problem, midway(problem, outcome, method.learning_rate, moving))[0]
+        ends = midway(problem, outcome, method.learning_rate, moving)
+        last = sharpness_of_one(problem, ends)
     share = float(np.asarray(method.learning_rate) * last.value / method.reach)
     return share if np.isfinite(share) else None
 

@@ -4,19 +4,14 @@ Numba keeps an index of each function's forms, which two processes that compile 
 each other, and it believes what it reads. Here a form is one file, named after everything that it
 depends on and written under a temporary name; its first bytes are a digest of the rest. Whatever is
 wrong with a file or the folder, the kernel is compiled as if there were none, and one line says so.
-
-The compiler holds the interpreter's lock, so only another process compiles at the same time
-(`compile_beside`).
 """
 
 from __future__ import annotations
 
-import atexit
 import hashlib
 import logging
 import os
 import pickle
-import subprocess
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -33,7 +28,6 @@ _DIGEST = 32
 _log = logging.getLogger("flatmin")
 _rebuild: Callable[..., Any] = CompileResult._rebuild
 _dumps: Callable[[Any], bytes] = dumps
-_beside: dict[str, subprocess.Popen[bytes]] = {}
 
 
 class Kept(NullCache):
@@ -46,11 +40,6 @@ class Kept(NullCache):
     def cache_path(self) -> str:
         """The folder."""
         return str(self._folder)
-
-    @property
-    def empty(self) -> bool:
-        """Whether no form is kept."""
-        return not any(self._folder.glob(f"{self.name}.*.kernel"))
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """The form for these types, or None.
@@ -68,10 +57,6 @@ class Kept(NullCache):
             types, form = pickle.loads(payload)
             return _rebuild(target_context, *form) if types == sig else None
         except FileNotFoundError:
-            compiler = _beside.pop(self.name, None)
-            if compiler is not None:
-                compiler.wait()
-                return self.load_overload(sig, target_context)
             _tell()
             return None
         except Exception as error:
@@ -97,24 +82,6 @@ class Kept(NullCache):
         version = (numba.__version__, sys.version_info[:2], codegen.magic_tuple())
         form = hashlib.blake2b(repr((sig, version)).encode(), digest_size=16)
         return self._folder / f"{self.name}.{form.hexdigest()}.kernel"
-
-
-def compile_beside(module: str, *kernels: Any) -> None:
-    """If these kernels are not kept, let another process run a module that compiles them.
-
-    Where they are needed they are waited for.
-    """
-    kept = [kernel._cache for kernel in kernels]
-    if not all(isinstance(one, Kept) and one.empty and one.name not in _beside for one in kept):
-        return
-    quiet: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
-    try:
-        # -P: no module of the current folder, which may be anybody's, is taken for a library's.
-        compiler = subprocess.Popen([sys.executable, "-P", "-m", module], **quiet)
-    except OSError:  # no room for another process: they are compiled here
-        return
-    atexit.register(compiler.kill)
-    _beside.update({one.name: compiler for one in kept})
 
 
 def _digest(payload: bytes) -> bytes:

@@ -201,7 +201,7 @@ def backward_twins(w, network, b, error, a, row):
 
 @inlined
 def forward_twins(w, network, b, a, move, row):
-    """`forward` of `linear_descent`, without momentum."""
+    """`forward` of `linear_descent`, of plain descent."""
     widths, layers, nodes = network.layout
     whole = along(w, _EIGHT)
     factor = -_of_both(whole, move)
