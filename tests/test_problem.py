@@ -434,8 +434,8 @@ def test_a_difference_that_vanishes_next_to_another_column_is_refused():
 def test_memory_of_a_wide_table_is_asked_for_before_it_is_taken(monkeypatch):
     """Sigma of 100,000 columns has 80 GB, whatever the number of rows."""
     monkeypatch.setattr("flatmin.core.memory.available_bytes", lambda: 1 << 20)
-    X = np.random.default_rng(0).standard_normal((3, 300))
-    with pytest.raises(SettingError, match=r"a regression of 301 columns would need .* of memory"):
+    X = np.random.default_rng(0).standard_normal((3, 3000))
+    with pytest.raises(SettingError, match=r"a regression of 3001 columns would need .* of memory"):
         Regression.from_arrays(X, X[:, 0])
     few = Regression.from_arrays(X[:, :20], X[:, 0])
     assert few.rank == 3

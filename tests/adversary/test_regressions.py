@@ -109,6 +109,13 @@ def test_a_limit_of_memory(case, limit):
     assert rule(case, answer, Path()) is None, answer
 
 
+@pytest.mark.parametrize("limit", [600, 700, 800])
+def test_a_limit_of_memory_where_kernels_must_be_compiled(monkeypatch, tmp_path, limit):
+    """It is asked for before: LLVM ended the process."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    test_a_limit_of_memory(RUNS, limit)
+
+
 def test_few_file_handles():
     def limited():
         resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))

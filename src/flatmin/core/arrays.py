@@ -1,5 +1,6 @@
 """What arrays hold, by name, and arrays of numbers from whatever a person gave."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -40,11 +41,11 @@ def one_or_each(name: str, values: Any, count: int) -> Float:
     return np.broadcast_to(array, (count,)).copy()
 
 
-def aligned(shape: tuple[int, ...], dtype: Any = np.float64) -> NDArray[Any]:
-    """Zeros that begin at a cache line, so that no lane vector straddles two."""
+def aligned(shape: tuple[int, ...], dtype: Any = np.float64, filled: bool = True) -> NDArray[Any]:
+    """Zeros, or what was there, that begin at a cache line: no lane vector straddles two."""
     kind = np.dtype(dtype)
-    size, line = int(np.prod(shape)), 64 // kind.itemsize
-    buffer = np.zeros(size + line, dtype=kind)
+    size, line = math.prod(shape), 64 // kind.itemsize
+    buffer = (np.zeros if filled else np.empty)(size + line, dtype=kind)
     start = -buffer.ctypes.data // kind.itemsize % line
     return buffer[start : start + size].reshape(shape)
 

@@ -108,7 +108,7 @@ class Rounds:
         if recording.layers:
             self._initial = self._weights(self.state)
         # In one piece, which is not written before there is something to write.
-        table = aligned((len(names), entries, count))
+        table = aligned((len(names), entries, count), filled=False)
         self._columns = columns = self._backend.columns(recording)
         if set(columns) == set(names) and self._backend.entry_kind == table.dtype:
             self._table, filled = table, dict(zip(columns, table, strict=True))

@@ -24,7 +24,11 @@ from numba.core.compiler import CompileResult
 from numba.core.runtime.nrt import rtsys
 from numba.core.serialize import dumps
 
+from flatmin.core.memory import check_memory
+
 _DIGEST = 32
+# What compiling a kernel takes at most, 140 MB, and some more: LLVM ends a process without memory.
+_ROOM = 160 << 20
 _log = logging.getLogger("flatmin")
 _rebuild: Callable[..., Any] = CompileResult._rebuild
 _dumps: Callable[[Any], bytes] = dumps
@@ -57,6 +61,7 @@ class Kept(NullCache):
             types, form = pickle.loads(payload)
             return _rebuild(target_context, *form) if types == sig else None
         except FileNotFoundError:
+            check_memory("compiling a kernel", _ROOM)
             _tell()
             return None
         except Exception as error:

@@ -9,6 +9,7 @@ results do not depend on the block.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,9 +61,11 @@ def normalise(x, y, size):
     return norm
 
 
+@lru_cache(maxsize=8)
 def start_vector(dimension: int) -> Float:
-    """The same start for every network, so that results do not depend on its place."""
+    """The same start for every network, so that results do not depend on its place; read-only."""
     vector: Float = generator(0, "lanczos start").standard_normal(dimension)
+    vector.flags.writeable = False
     return vector
 
 
