@@ -38,12 +38,12 @@ def top_of_tridiagonal(alpha, beta, size, near, s):
     times D_2^2, so Newton's step D_1 D_2/t_1 is a Rayleigh quotient. It is kept inside a bracket
     that begins with Gershgorin's bound; a lane that has arrived moves no more.
 
-    Rows are divided by a unit for which 48 of them do not leave the range of numbers.
+    Rows are divided by a part of what eigenvalues may differ by, for which determinants of 48 rows
+    do not leave the range of numbers.
     """
     if size == 2:
         return _of_two(alpha, beta, s)
-    low = high = alpha[0]
-    bound = absolute(low)
+    low = high = lowest = alpha[0]
     for i in range(size):
         reach = 0.0
         if i > 0:
@@ -51,8 +51,8 @@ def top_of_tridiagonal(alpha, beta, size, near, s):
         if i < size - 1:
             reach = reach + beta[i]
         low, high = larger(alpha[i], low), larger(alpha[i] + reach, high)
-        bound = larger(absolute(alpha[i]) + reach, bound)
-    unit = where(bound > 0.0, _UNIT * bound, 1.0)
+        lowest = smaller(alpha[i] - reach, lowest)
+    unit = where(high > lowest, _UNIT * (high - lowest), 1.0)
     per = 1.0 / unit
     theta = where((near > low) & (near < high), near, high)
     moving, total = low <= high, theta
