@@ -36,7 +36,6 @@ from flatmin.lanes.layout import Held, is_form, scratch, unfilled
 from flatmin.lanes.sweeps import (
     Nodes,
     chain,
-    coordinates,
     dimension,
     down,
     rise,
@@ -45,7 +44,7 @@ from flatmin.lanes.sweeps import (
     weigh,
     x_of,
 )
-from flatmin.lanes.tiles import inner, minus, outer, plus, put, scaled, take
+from flatmin.lanes.tiles import chosen, inner, minus, outer, plus, put, scaled, take, zeros
 from flatmin.lanes.tridiagonal import top_of_tridiagonal
 from flatmin.lanes.vectors import absolute, all_lanes, fma, root, splat, vectors, where
 
@@ -58,8 +57,6 @@ _LOOSE, _ROUNDING = 1e-7, 1e-15
 _RIDGE, _NOISE, _LARGEST = 1e-12, 0.3, 50.0
 # Where a layer has changed by this share since the last probe, and every so many turns.
 _STIRRED, _SELDOM = 1e-3, 128
-# Up to so many products a round may end after each, then after every second.
-_EACH = 4
 
 
 @inlined
@@ -167,9 +164,6 @@ def largest_eigenvalue(
             if used > 0:
                 beside[used - 1] = where(ended, 0.0, root(between))
             used += 1
-            if used > _EACH and used % 2 == 1 and used < basis:
-                shares[used] = 0.0
-                continue
             if used > 1:
                 # of the two rows of which the old theta is one
                 near = theta + miss * miss * inverse_or_zero(theta - diagonal[used - 1])
@@ -250,46 +244,38 @@ def _within(x, bound):
 
 @helper
 def _search(
-    lanes, w, network, nodes_of, form, spectrum, done, goes_on, begun, ahead, part, side, scale,
-    room,
+    lanes, w, network, nodes_of, form, spectrum, done, goes_on, begun, ahead, last, part, side,
+    scale, room,
 ):  # fmt: skip
     """`largest_eigenvalue` in the lanes that are not done, from the product of `follow`.
 
-    Returns value, residual and products. H v, of which only the y_k are kept, is in `ahead`: in the
-    lanes that are done, `part` times that of the product.
+    Returns value, residual, products and by what `ahead` is to be multiplied for the y_k of H v, of
+    unit v, with the sign of the vector `last`: in the lanes that are done that is `part`, for the
+    product. In `apart`, where its difference was, nothing is left.
     """
-    widths, nodes = network.layout.widths, network.layout.nodes
     q = _places(network, spectrum.basis, vectors(lanes, room))[11]
-    size, x_at = padded(network.layout), nodes[-2]
-    apart = q[size:]
-    for i in range(x_at):
-        q[i] = ahead[i]
-        ahead[i] = part * (ahead[i] + apart[i])
+    size, x_at = padded(network.layout), network.layout.nodes[-2]
+    apart, kept = q[size:], in_tiles(x_at)
+    for i in range(0, kept, TILE):
+        before = take(ahead[i:], TILE, 1)
+        put(q[i:], 1, before)
+        put(ahead[i:], 1, plus(before, take(apart[i:], TILE, 1)))
     for i in range(x_at, size):
         q[i], apart[i] = 0.0, 0.0
     if goes_on:
-        for k in range(len(widths) - 2):
-            x_at = coordinates(network.layout, k)[1]
-            for i in range(widths[k + 1]):
-                q[x_at + i] = x_of(network, nodes_of, k, i, side)
-    found = largest_eigenvalue(
-        w, network, nodes_of.a, nodes_of.b, form, scale, done, goes_on, begun, 1.0, nodes[-2],
+        x_of(network, nodes_of, side, q[x_at:], form)
+    value, residual, products = largest_eigenvalue(
+        w, network, nodes_of.a, nodes_of.b, form, scale, done, goes_on, begun, 1.0, x_at,
         spectrum.tolerance, spectrum.max_products, spectrum.basis, vectors(lanes, room),
     )  # fmt: skip
-    for i in range(nodes[-2]):
-        ahead[i] = where(done, ahead[i], q[i])
-    return found
-
-
-@helper
-def _product(network, weights, x, y):
-    """The sum of x_k.y_k over layers, each with its weight."""
-    widths, _, nodes = network.layout
-    total = 0.0
-    for k in range(len(widths) - 1):
-        part = chain(x[nodes[k] :], y[nodes[k] :], widths[k])
-        total = fma(weights[k], part, total)
-    return total
+    along = splat(lanes, 0.0)
+    for i in range(0, kept, TILE):
+        new = chosen(done, take(ahead[i:], TILE, 1), take(q[i:], TILE, 1))
+        put(ahead[i:], 1, new)
+        put(apart[i:], 1, zeros(q, TILE))
+        along = along + inner(new, take(last[i:], TILE, 1), 0.0)
+    # a vector has two signs
+    return value, residual, products, where(done, part, where(along < 0.0, -1.0, 1.0))
 
 
 @helper
@@ -438,15 +424,12 @@ def follow(
     if not all_lanes(done):
         found = _search(
             lanes, w, network, nodes_of, form, spectrum, done, not begins, (own, across, square),
-            ahead, part, side, scale, room,
+            ahead, state, part, side, scale, room,
         )  # fmt: skip
         value = where(done, value, found[0])
         residual = where(done, residual, found[1])
         products = where(done, products, found[2])
-        # a vector has two signs
-        part = where(done | ~(_product(network, weights, ahead, state) < 0.0), 1.0, -1.0)
-        for e in range(nodes[-2]):
-            apart[e] = 0.0
+        part = found[3]
     by = onward(network, part, ahead, apart, state, (d_1, d_2, d_3), weights, (g, h, i), form)
     if begins:
         # there is no change yet

@@ -219,3 +219,14 @@ def plus(typing, x, y):
 def minus(typing, x, y):
     """Each vector of a tile less that of another."""
     return x(x, y), _term_by_term("fsub")
+
+
+@intrinsic
+def chosen(typing, mask, x, y):
+    """The vectors of a tile in the lanes of a mask, those of another elsewhere."""
+
+    def codegen(context, builder, signature, arguments):
+        pairs = zip(*(cgutils.unpack_tuple(builder, one) for one in arguments[1:]), strict=True)
+        return cgutils.pack_array(builder, [builder.select(arguments[0], a, b) for a, b in pairs])
+
+    return x(mask, x, y), codegen
