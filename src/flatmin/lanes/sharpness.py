@@ -244,8 +244,8 @@ def _within(x, bound):
 
 @helper
 def _search(
-    lanes, w, network, nodes_of, form, spectrum, done, goes_on, begun, ahead, last, part, side,
-    scale, room,
+    lanes, w, network, nodes_of, form, spectrum, done, goes_on, begun, ahead, last, weights, part,
+    side, scale, room,
 ):  # fmt: skip
     """`largest_eigenvalue` in the lanes that are not done, from the product of `follow`.
 
@@ -268,14 +268,23 @@ def _search(
         w, network, nodes_of.a, nodes_of.b, form, scale, done, goes_on, begun, 1.0, x_at,
         spectrum.tolerance, spectrum.max_products, spectrum.basis, vectors(lanes, room),
     )  # fmt: skip
-    along = splat(lanes, 0.0)
     for i in range(0, kept, TILE):
-        new = chosen(done, take(ahead[i:], TILE, 1), take(q[i:], TILE, 1))
-        put(ahead[i:], 1, new)
+        put(ahead[i:], 1, chosen(done, take(ahead[i:], TILE, 1), take(q[i:], TILE, 1)))
         put(apart[i:], 1, zeros(q, TILE))
-        along = along + inner(new, take(last[i:], TILE, 1), 0.0)
     # a vector has two signs
-    return value, residual, products, where(done, part, where(along < 0.0, -1.0, 1.0))
+    sign = where(_product(network, weights, ahead, last) < 0.0, -1.0, 1.0)
+    return value, residual, products, where(done, part, sign)
+
+
+@helper
+def _product(network, weights, x, y):
+    """The sum of x_k.y_k over layers, each with its weight."""
+    widths, _, nodes = network.layout
+    total = 0.0
+    for k in range(len(widths) - 1):
+        part = chain(x[nodes[k] :], y[nodes[k] :], widths[k])
+        total = fma(weights[k], part, total)
+    return total
 
 
 @helper
@@ -424,7 +433,7 @@ def follow(
     if not all_lanes(done):
         found = _search(
             lanes, w, network, nodes_of, form, spectrum, done, not begins, (own, across, square),
-            ahead, state, part, side, scale, room,
+            ahead, state, weights, part, side, scale, room,
         )  # fmt: skip
         value = where(done, value, found[0])
         residual = where(done, residual, found[1])
