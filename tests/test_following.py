@@ -105,9 +105,7 @@ def first(lanes, weights, network, form, ab, layers, y, x, out):  # type: ignore
     c, y_k = vectors(lanes, x), vectors(lanes, y)
     of_y = down(w, network, nodes, y_k, c, form)
     found = up(w, network, nodes, y_k, c, of_y, vectors(lanes, out), form)
-    for k in range(depth - 1):
-        for i in range(network.layout.widths[k + 1]):
-            c[network.layout.nodes[k + 1] + i] = x_of(network, nodes, k, i, c)
+    x_of(network, nodes, c, c[network.layout.nodes[1] :], form)
     for i in range(3):
         vectors(lanes, layers)[4 * depth + i] = found[i]
 

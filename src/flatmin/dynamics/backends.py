@@ -461,7 +461,7 @@ class LinearBackend(Backend):
         self, packed: Packed, number: int, window: int, steady: bool, tolerance: float
     ) -> Spectrum:
         return Spectrum(
-            packed.vectors, self._probe, number, window, steady, tolerance, 2000, self._basis
+            packed.vectors, 0.1 * self._probe, number, window, steady, tolerance, 2000, self._basis
         )
 
     def trace(

@@ -22,17 +22,20 @@ what it had: results do not depend on the block.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numba import extending
 
 from flatmin.lanes.algebra import dot, input_gradient, larger, smaller, sweep_backward
 from flatmin.lanes.compiling import compiled, helper, inlined
 from flatmin.lanes.entries import CHANGES, PROBE_EVERY, TILE, in_tiles
+from flatmin.lanes.held import held
 from flatmin.lanes.lanczos import inverse_or_zero
-from flatmin.lanes.layout import scratch, unfilled
+from flatmin.lanes.layout import Held, is_form, scratch, unfilled
 from flatmin.lanes.sweeps import (
     Nodes,
     chain,
-    coordinates,
     dimension,
     down,
     rise,
@@ -41,9 +44,11 @@ from flatmin.lanes.sweeps import (
     weigh,
     x_of,
 )
-from flatmin.lanes.tiles import outer, put, scaled, take
+from flatmin.lanes.tiles import chosen, inner, minus, outer, plus, put, scaled, take, zeros
 from flatmin.lanes.tridiagonal import top_of_tridiagonal
 from flatmin.lanes.vectors import absolute, all_lanes, fma, root, splat, vectors, where
+
+overload: Any = extending.overload
 
 # The residual at which a round ends, and the least share that rounding leaves of a difference.
 _LOOSE, _ROUNDING = 1e-7, 1e-15
@@ -52,8 +57,6 @@ _LOOSE, _ROUNDING = 1e-7, 1e-15
 _RIDGE, _NOISE, _LARGEST = 1e-12, 0.3, 50.0
 # Where a layer has changed by this share since the last probe, and every so many turns.
 _STIRRED, _SELDOM = 1e-3, 128
-# Up to so many products a round may end after each, then after every second.
-_EACH = 4
 
 
 @inlined
@@ -161,9 +164,6 @@ def largest_eigenvalue(
             if used > 0:
                 beside[used - 1] = where(ended, 0.0, root(between))
             used += 1
-            if used > _EACH and used % 2 == 1 and used < basis:
-                shares[used] = 0.0
-                continue
             if used > 1:
                 # of the two rows of which the old theta is one
                 near = theta + miss * miss * inverse_or_zero(theta - diagonal[used - 1])
@@ -244,35 +244,36 @@ def _within(x, bound):
 
 @helper
 def _search(
-    lanes, w, network, nodes_of, form, spectrum, done, goes_on, begun, ahead, part, side, scale,
-    room,
+    lanes, w, network, nodes_of, form, spectrum, done, goes_on, begun, ahead, last, weights, part,
+    side, scale, room,
 ):  # fmt: skip
     """`largest_eigenvalue` in the lanes that are not done, from the product of `follow`.
 
-    Returns value, residual and products. H v, of which only the y_k are kept, is in `ahead`: in the
-    lanes that are done, `part` times that of the product.
+    Returns value, residual, products and by what `ahead` is to be multiplied for the y_k of H v, of
+    unit v, with the sign of the vector `last`: in the lanes that are done that is `part`, for the
+    product. In `apart`, where its difference was, nothing is left.
     """
-    widths, nodes = network.layout.widths, network.layout.nodes
     q = _places(network, spectrum.basis, vectors(lanes, room))[11]
-    size, x_at = padded(network.layout), nodes[-2]
-    apart = q[size:]
-    for i in range(x_at):
-        q[i] = ahead[i]
-        ahead[i] = part * (ahead[i] + apart[i])
+    size, x_at = padded(network.layout), network.layout.nodes[-2]
+    apart, kept = q[size:], in_tiles(x_at)
+    for i in range(0, kept, TILE):
+        before = take(ahead[i:], TILE, 1)
+        put(q[i:], 1, before)
+        put(ahead[i:], 1, plus(before, take(apart[i:], TILE, 1)))
     for i in range(x_at, size):
         q[i], apart[i] = 0.0, 0.0
     if goes_on:
-        for k in range(len(widths) - 2):
-            x_at = coordinates(network.layout, k)[1]
-            for i in range(widths[k + 1]):
-                q[x_at + i] = x_of(network, nodes_of, k, i, side)
-    found = largest_eigenvalue(
-        w, network, nodes_of.a, nodes_of.b, form, scale, done, goes_on, begun, 1.0, nodes[-2],
+        x_of(network, nodes_of, side, q[x_at:], form)
+    value, residual, products = largest_eigenvalue(
+        w, network, nodes_of.a, nodes_of.b, form, scale, done, goes_on, begun, 1.0, x_at,
         spectrum.tolerance, spectrum.max_products, spectrum.basis, vectors(lanes, room),
     )  # fmt: skip
-    for i in range(nodes[-2]):
-        ahead[i] = where(done, ahead[i], q[i])
-    return found
+    for i in range(0, kept, TILE):
+        put(ahead[i:], 1, chosen(done, take(ahead[i:], TILE, 1), take(q[i:], TILE, 1)))
+        put(apart[i:], 1, zeros(q, TILE))
+    # a vector has two signs
+    sign = where(_product(network, weights, ahead, last) < 0.0, -1.0, 1.0)
+    return value, residual, products, where(done, part, sign)
 
 
 @helper
@@ -312,6 +313,66 @@ def foreseen(lanes, network, a, b, spectrum, state, room):
     scale = where(scale > 0.0, scale, 1.0)
     side = q[(spectrum.basis + 1) * padded(network.layout) :]
     return state[size:], side, Nodes(a, b, c, 1.0 / scale, alpha, beta, per_b, moved), scale
+
+
+@inlined
+def _onward(network, part, ahead, apart, state, changes, weights, factors):
+    nodes, (d_1, d_2, d_3), (g, h, i) = network.layout.nodes, changes, factors
+    by_0 = by_1 = by_2 = by_3 = splat(part, 0.0)
+    for k in range(len(nodes) - 2):
+        for e in range(nodes[k], nodes[k + 1]):
+            new = part * (ahead[e] + apart[e])
+            change, one, two = new - state[e], d_1[e], d_2[e]
+            if k % 2 == 0:
+                weighed = weights[k] * change
+                by_0 = fma(weighed, change, by_0)
+                by_1 = fma(weighed, one, by_1)
+                by_2 = fma(weighed, two, by_2)
+                by_3 = fma(weighed, d_3[e], by_3)
+            state[e], d_3[e] = new, change
+            ahead[e] = fma(two, i, fma(one, h, fma(change, g, new)))
+    return by_0, by_1, by_2, by_3
+
+
+@inlined
+def _onward_held(network, part, ahead, apart, state, changes, weights, factors, like):
+    nodes, (d_1, d_2, d_3), (g, h, i) = network.layout.nodes, changes, factors
+    by_0 = by_1 = by_2 = by_3 = splat(part, 0.0)
+    for k in range(len(nodes) - 2):
+        at = nodes[k]
+        new = scaled(part, plus(held(ahead[at:], like), held(apart[at:], like)))
+        change = minus(new, held(state[at:], like))
+        one, two = held(d_1[at:], like), held(d_2[at:], like)
+        if k % 2 == 0:
+            weighed = scaled(weights[k], change)
+            by_0 = inner(weighed, change, by_0)
+            by_1 = inner(weighed, one, by_1)
+            by_2 = inner(weighed, two, by_2)
+            by_3 = inner(weighed, held(d_3[at:], like), by_3)
+        put(state[at:], 1, new)
+        put(d_3[at:], 1, change)
+        put(ahead[at:], 1, outer(two, i, outer(one, h, outer(change, g, new))))
+    return by_0, by_1, by_2, by_3
+
+
+def onward(network, part, ahead, apart, state, changes, weights, factors, form):
+    """What is kept of a vector and its changes, of which the oldest is replaced, and what is
+    foreseen of the next in `ahead`. The vector is `part` times the sum of `ahead` and `apart`.
+
+    Returns the sums of the change times itself and the three before it: every second layer tells
+    the course.
+    """
+
+
+@overload(onward, jit_options={"forceinline": True})
+def _any_onward(network, part, ahead, apart, state, changes, weights, factors, form):
+    if is_form(form, Held):
+        return lambda network, part, ahead, apart, state, changes, weights, factors, form: (
+            _onward_held(network, part, ahead, apart, state, changes, weights, factors, form.layer)
+        )
+    return lambda network, part, ahead, apart, state, changes, weights, factors, form: _onward(
+        network, part, ahead, apart, state, changes, weights, factors
+    )
 
 
 @helper
@@ -372,36 +433,24 @@ def follow(
     if not all_lanes(done):
         found = _search(
             lanes, w, network, nodes_of, form, spectrum, done, not begins, (own, across, square),
-            ahead, part, side, scale, room,
+            ahead, state, weights, part, side, scale, room,
         )  # fmt: skip
         value = where(done, value, found[0])
         residual = where(done, residual, found[1])
         products = where(done, products, found[2])
-        # a vector has two signs
-        part = where(done | ~(_product(network, weights, ahead, state) < 0.0), 1.0, -1.0)
+        part = found[3]
+    by = onward(network, part, ahead, apart, state, (d_1, d_2, d_3), weights, (g, h, i), form)
+    if begins:
+        # there is no change yet
+        nothing = splat(lanes, 0.0)
+        by = (nothing, nothing, nothing, nothing)
         for e in range(nodes[-2]):
-            apart[e] = 0.0
-    by_0 = by_1 = by_2 = by_3 = splat(lanes, 0.0)
-    for k in range(len(widths) - 1):
-        weight = weights[k]
-        for e in range(nodes[k], nodes[k + 1]):
-            new = part * (ahead[e] + apart[e])
-            change = splat(lanes, 0.0) if begins else new - state[e]
-            one, two = d_1[e], d_2[e]
-            if e % 2 == 0:
-                # half of the coordinates tell the course
-                weighed = weight * change
-                by_0 = fma(weighed, change, by_0)
-                by_1 = fma(weighed, one, by_1)
-                by_2 = fma(weighed, two, by_2)
-                by_3 = fma(weighed, d_3[e], by_3)
-            state[e], d_3[e] = new, change
-            ahead[e] = fma(two, i, fma(one, h, fma(change, g, new)))
+            d_3[e] = 0.0
     if spectrum.steady:
         noise = _NOISE * spectrum.tolerance
-        g, h, i = _course((by_1, by_2, by_3), take(known, 6, 1), noise * noise)
+        g, h, i = _course(by[1:], take(known, 6, 1), noise * noise)
         put(factors, 1, (_within(g, _LARGEST), _within(h, _LARGEST), _within(i, _LARGEST)))
-        put(known, 1, (by_0, by_1, by_2, known[0], known[1], known[3]))
+        put(known, 1, (by[0], by[1], by[2], known[0], known[1], known[3]))
     if (turn + 1) % PROBE_EVERY == 0:
         due = stirred > (_STIRRED if (turn + 1) % _SELDOM else -1.0)
         add_probe(network, b, spectrum.probe, where(due, 1.0, 0.0), ahead)

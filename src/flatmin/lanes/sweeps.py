@@ -222,10 +222,20 @@ def _up_held(w, network, nodes_of, y, c_of, of_y, out, like):
 
 
 @inlined
-def x_of(network, nodes_of, k, i, c):
-    """A coordinate of the x_k of `down`, from its c."""
-    at = network.layout.nodes[k + 1] + i
-    return fma(nodes_of.b[at], -nodes_of.moved[k], c[at])
+def _x_of(network, nodes_of, c, x):
+    nodes = network.layout.nodes
+    for k in range(len(nodes) - 3):
+        for i in range(nodes[k + 1], nodes[k + 2]):
+            x[i - nodes[1]] = fma(nodes_of.b[i], -nodes_of.moved[k], c[i])
+
+
+@inlined
+def _x_of_held(network, nodes_of, c, x, like):
+    nodes = network.layout.nodes
+    for k in range(len(nodes) - 3):
+        at = nodes[k + 1]
+        b_k, c_k = held(nodes_of.b[at:], like), held(c[at:], like)
+        put(x[at - nodes[1] :], 1, outer(b_k, -nodes_of.moved[k], c_k))
 
 
 @inlined
@@ -346,6 +356,10 @@ def up(w, network, nodes_of, y, c, of_y, out, form):
     """
 
 
+def x_of(network, nodes_of, c, x, form):
+    """The x_k of `down`, from its c."""
+
+
 def sweep(w, network, nodes_of, q, shift, out, form):
     """out = H q - shift q; returns <q, q>, <q, out> and <out, out>, all of it scaled."""
 
@@ -368,6 +382,13 @@ def _any_up(w, network, nodes_of, y, c, of_y, out, form):
     return lambda w, network, nodes_of, y, c, of_y, out, form: _up(
         w, network, nodes_of, y, c, of_y, out
     )
+
+
+@overload(x_of, jit_options={"forceinline": True})
+def _any_x_of(network, nodes_of, c, x, form):
+    if is_form(form, Held):
+        return lambda network, nodes_of, c, x, form: _x_of_held(network, nodes_of, c, x, form.layer)
+    return lambda network, nodes_of, c, x, form: _x_of(network, nodes_of, c, x)
 
 
 @overload(sweep, jit_options={"forceinline": True})

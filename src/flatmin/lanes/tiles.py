@@ -199,12 +199,34 @@ def scaled(typing, factor, tile):
     return tile(factor if several else tile.dtype, tile), codegen
 
 
+def _term_by_term(operation: str) -> Callable[..., Any]:
+    """Code for an operation on each vector of a tile and that of another."""
+
+    def generate(context, builder, signature, arguments):
+        pairs = zip(*(cgutils.unpack_tuple(builder, one) for one in arguments), strict=True)
+        return cgutils.pack_array(builder, [getattr(builder, operation)(a, b) for a, b in pairs])
+
+    return generate
+
+
+@intrinsic
+def plus(typing, x, y):
+    """Each vector of a tile and that of another."""
+    return x(x, y), _term_by_term("fadd")
+
+
 @intrinsic
 def minus(typing, x, y):
     """Each vector of a tile less that of another."""
+    return x(x, y), _term_by_term("fsub")
+
+
+@intrinsic
+def chosen(typing, mask, x, y):
+    """The vectors of a tile in the lanes of a mask, those of another elsewhere."""
 
     def codegen(context, builder, signature, arguments):
-        pairs = zip(*(cgutils.unpack_tuple(builder, one) for one in arguments), strict=True)
-        return cgutils.pack_array(builder, [builder.fsub(a, b) for a, b in pairs])
+        pairs = zip(*(cgutils.unpack_tuple(builder, one) for one in arguments[1:]), strict=True)
+        return cgutils.pack_array(builder, [builder.select(arguments[0], a, b) for a, b in pairs])
 
-    return x(x, y), codegen
+    return x(mask, x, y), codegen
