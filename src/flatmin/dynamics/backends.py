@@ -28,7 +28,7 @@ from flatmin.lanes.entries import (
     SHARPNESS_COLUMNS,
     Rows,
     Spectrum,
-    first_followed,
+    followed,
 )
 from flatmin.lanes.lanczos import BASIS, start_vector
 from flatmin.lanes.layout import Held, Runs, Stop, Twins, Wide, linear, sampled
@@ -408,8 +408,8 @@ class LinearBackend(Backend):
         return recording.plain or "sharpness" not in recording.quantities
 
     def first_vectors(self, networks: int) -> Float:
-        """Nothing is known of eigenvectors yet: the first is looked for from the probe."""
-        return np.tile(first_followed(self._probe, self._architecture.depth), (networks, 1))
+        """Nothing is known of eigenvectors yet."""
+        return np.zeros((networks, followed(self._probed(), self._architecture.depth)))
 
     @property
     def entry_kind(self) -> np.dtype[Any]:

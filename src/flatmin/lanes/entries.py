@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flatmin.core.arrays import Float
 from flatmin.lanes.algebra import larger, smaller
 from flatmin.lanes.compiling import inlined
 from flatmin.lanes.tiles import put
@@ -59,14 +58,11 @@ CHANGES, NUMBERS = 3, 14
 """What is kept to foresee an eigenvector: changes, and numbers beside."""
 
 
-def first_followed(probe: Float, depth: int) -> Float:
-    """What `sharpness.follow` keeps of a run, at first: the y_k of an eigenvector, as many as
+def followed(nodes: int, depth: int) -> int:
+    """How many numbers `sharpness.follow` keeps of a run: the y_k of an eigenvector, as many as
     there are nodes, those foreseen of the next one, their last changes, what is known of these
     and of the eigenvalue, and a weight a layer."""
-    size = -(-len(probe) // TILE) * TILE
-    numbers = np.zeros((2 + CHANGES) * size + NUMBERS + depth)
-    numbers[size : size + len(probe)] = probe
-    return numbers
+    return (2 + CHANGES) * (-(-nodes // TILE) * TILE) + NUMBERS + depth
 
 
 class Rows(NamedTuple):

@@ -90,7 +90,7 @@ def _places(network, basis, room):
     )  # fmt: skip
 
 
-@inlined
+@helper
 def add_probe(network, b, probe, share, y):
     """Add share times V_k = b_k/|b_k| y_k', the y_k of a probe: every eigenvector has a part of
     that kind."""
@@ -390,7 +390,7 @@ def follow(
     is that of the weights, for units not to matter, but of weights now and then: products of
     changes of different turns are kept.
 
-    state           of the block, as `entries.first_followed` has it
+    state           of the block, as `entries.followed` has it
     pace            what weights move from one turn to the next, of their gradient
     is_down, of_y   whether the way down was taken, and what `sweeps.down` returned
     """
@@ -411,6 +411,8 @@ def follow(
         for k in range(len(widths) - 1):
             b_k = b[nodes[k + 1] :]
             weights[k] = chain(b_k, b_k, widths[k + 1])
+    if begins:
+        add_probe(network, b, spectrum.probe, splat(lanes, 1.0), ahead)
     if not is_down:
         of_y = down(w, network, nodes_of, ahead, side, form)
     own, across, square = up(w, network, nodes_of, ahead, side, of_y, apart, form)
