@@ -210,7 +210,7 @@ def trace_sharpness() -> Result:
         _ours(samples, ensemble, steps, recording),
         {"bare": bare},
         {"bare": 1.0 / 6.0},
-        rounds=9,
+        rounds=31,
         notes="ratio: time of the bare run over time with sharpness (residual below 1e-6)",
     )
 
