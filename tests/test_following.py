@@ -12,13 +12,16 @@ import oracles
 from flatmin.core.arrays import aligned
 from flatmin.curvature.linear import LinearHessian
 from flatmin.data.generators import gaussian_samples
+from flatmin.data.samples import Samples
 from flatmin.dynamics import backends
 from flatmin.dynamics.descent import descend
 from flatmin.dynamics.recording import Recording
+from flatmin.lanes.entries import PROBE_EVERY
 from flatmin.lanes.layout import Held, linear
 from flatmin.lanes.sweeps import Nodes, dimension, down, rise, sweep, up, weigh, x_of
 from flatmin.lanes.vectors import splat, vectors
 from flatmin.network.architecture import Architecture
+from flatmin.network.ensemble import Ensemble
 from flatmin.network.initialisation import initialise
 
 NEVER = 1e-300  # no run ends early
@@ -202,3 +205,29 @@ def test_a_course_saves_products() -> None:
         products = found.values["sharpness_products"][1:] / recording.sharpness_steps
         spent.append(np.nanmean(products))
     assert spent[0] < 0.8 * spent[1]
+
+
+def test_an_eigenvector_that_overtakes_is_noticed() -> None:
+    """w* lies along one input, and what the layers have of the other stays apart: the Hessian has
+    two parts that never meet, not even by rounding, and the top eigenvalue passes from one to the
+    other."""
+    samples = Samples.from_arrays(np.sqrt(2.0) * np.eye(2), [np.sqrt(8.0), 0.0])
+    architecture, rate, steps = Architecture.mlp(2, 2), 0.01, 300
+    flat = np.array([0.05, 0.0, 0.0, 1.0, 0.05, 0.0])
+    recording = Recording(1, ("sharpness",), sharpness_tolerance=1e-6, sharpness_steps=1)
+    run = descend(
+        samples.regression(), Ensemble.from_flat(architecture, flat[None]), rate, steps,
+        tolerance=NEVER, recording=recording, observe_ends=False,
+    )  # fmt: skip
+    assert run.recorded is not None
+    top, second = np.empty(steps + 1), np.empty(steps + 1)
+    for step in range(steps + 1):
+        layers = oracles.split(architecture, flat)
+        gradient, hessian = oracles.gradient_and_hessian(samples, architecture, layers)
+        second[step], top[step] = np.linalg.eigvalsh(hessian)[-2:]
+        flat = flat - rate * np.asarray(gradient)
+    crossing, share = np.argmin(top / second), run.recorded.values["sharpness"][:, 0] / top
+    missed = np.flatnonzero(np.abs(share - 1.0) > 1e-5)
+    assert 1 <= len(missed) < PROBE_EVERY
+    assert crossing - 1 <= missed[0]
+    assert missed[-1] < crossing + PROBE_EVERY
