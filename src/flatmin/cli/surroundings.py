@@ -158,5 +158,7 @@ def reason(error: Exception) -> str | None:
     if isinstance(error, MemoryError) or "failed to map segment" in str(error):
         return "not enough memory for this; smaller widths, depths or numbers of runs need less"
     if isinstance(error, RuntimeError) and "start new thread" in str(error):
-        return "the system starts no more threads; FLATMIN_THREADS=1 needs none"
+        from flatmin.core.threads import NO_THREADS
+
+        return NO_THREADS
     return None

@@ -19,6 +19,7 @@ from flatmin.core.checks import check_count, whole_in
 from flatmin.core.errors import SettingError
 
 MOST = 1024
+NO_THREADS = "the system starts no more threads; FLATMIN_THREADS=1 needs none"
 
 
 def thread_count(asked: int | None = None) -> int:
@@ -95,6 +96,15 @@ def block_ranges(blocks: int, parts: int) -> list[tuple[int, int]]:
     return list(pairwise(cuts))
 
 
+@contextmanager
+def _started() -> Iterator[None]:
+    """A thread that the system does not start is no error of ours."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise SettingError(NO_THREADS) from error
+
+
 def over_blocks(
     work: Callable[[int, int], object], blocks: int, threads: int | None = None
 ) -> None:
@@ -107,7 +117,9 @@ def over_blocks(
         work(*ranges[0])
         return
     with ThreadPoolExecutor(len(ranges)) as pool:
-        for done in [pool.submit(work, *one) for one in ranges]:
+        with _started():
+            tasks = [pool.submit(work, *one) for one in ranges]
+        for done in tasks:
             done.result()
 
 
@@ -132,8 +144,9 @@ def over_each(work: Callable[[int, Event], object], blocks: int, threads: int) -
         return
     others = min(threads, blocks) - 1
     with ThreadPoolExecutor(others) as pool:
-        takers = [pool.submit(take) for _ in range(others)]
         try:
+            with _started():
+                takers = [pool.submit(take) for _ in range(others)]
             take()
             for taker in takers:
                 taker.result()

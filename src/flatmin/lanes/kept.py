@@ -27,8 +27,8 @@ from numba.core.serialize import dumps
 from flatmin.core.memory import check_memory
 
 _DIGEST = 32
-# What compiling a kernel takes at most, 140 MB, and some more: LLVM ends a process without memory.
-_ROOM = 160 << 20
+# What compiling a kernel takes, about 200 MB, and some more: LLVM ends a process without memory.
+_ROOM = 256 << 20
 _log = logging.getLogger("flatmin")
 _rebuild: Callable[..., Any] = CompileResult._rebuild
 _dumps: Callable[[Any], bytes] = dumps
