@@ -174,7 +174,7 @@ class _Course:
         engine.finish(self.threads, progress)
         excess, square, distance = engine.measured
         stopped = np.where(engine.left > 0, State.SETTLED.value, _OPEN)
-        last = engine.state.astype(float)
+        last = np.asarray(engine.state, dtype=float)
         return Outcome(
             ensemble=Ensemble.from_flat(architecture, last[:, :parameters]),
             state=np.where(np.isfinite(excess), stopped, State.DIVERGED.value).astype("<U11"),
@@ -267,7 +267,7 @@ def _with_beside(weights: Float, rule: Rule, beside: Float | None) -> Float:
     beside = np.zeros(shape) if beside is None else numbers("beside", beside)
     if beside.shape != shape:
         raise SettingError(f"beside must have shape {shape}, got {beside.shape}")
-    return np.hstack([weights, beside])
+    return np.hstack([weights, beside]) if rule.copies else weights
 
 
 def _per_network(name: str, values: ArrayLike, count: int, check: Any) -> Float:

@@ -309,13 +309,15 @@ class Rounds:
         self._unpack()
         # Enough blocks for every thread.
         lanes = self._backend.lanes(self.state.shape[1], -(-len(members) // threads))
-        weights, kind = laid_out(self.state[members], lanes, apart=True), self._backend.kind
+        whole = len(members) == len(self.state) and bool(np.all(np.diff(members) > 0))
+        some: Any = slice(None) if whole else members
+        weights, kind = laid_out(self.state[some], lanes, apart=True), self._backend.kind
         numbers = np.zeros((len(self._numbers), len(weights) * lanes), dtype=kind)
         numbers[:, : len(members)] = self._numbers[:, members]
         watched = self._recording is not None and self._backend.watches(self._recording)
         extremes = np.full((len(weights), 6 if watched else 0, lanes), np.inf, kind)
         extremes[:, 1::2] = -np.inf
-        vectors = laid_out(self._vectors[members], lanes, apart=True)
+        vectors = laid_out(self._vectors[some], lanes, apart=True)
         numbers = numbers.reshape(-1, len(weights), lanes)
         self._packed = Packed(members, weights, numbers, extremes, vectors)
         return self._packed
@@ -329,10 +331,11 @@ class Rounds:
         """Take over the weights of packed runs, and start vectors unless it is done."""
         if (packed := self._packed) is None:
             return
-        members, count = packed.members, len(packed.members)
+        members = packed.members
         pairs = ((self.state, packed.weights), (self._vectors, packed.vectors))
         for mine, theirs in pairs[: 1 if done else 2]:
-            blocks, numbers, lanes = theirs.shape
-            flat = theirs.transpose(0, 2, 1).reshape(blocks * lanes, numbers)
-            mine[members] = flat[:count, : mine.shape[1]]
+            lanes = theirs.shape[2]
+            for lane in range(lanes):
+                some = members[lane::lanes]
+                mine[some] = theirs[: len(some), : mine.shape[1], lane]
         self._packed = None
