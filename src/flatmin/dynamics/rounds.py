@@ -110,6 +110,7 @@ class Rounds:
         # In one piece, which is not written before there is something to write.
         table = aligned((len(names), entries, count), filled=False)
         self._columns = columns = self._backend.columns(recording)
+        self._squares = any("gradient" in name for name in columns)
         if set(columns) == set(names) and self._backend.entry_kind == table.dtype:
             self._table, filled = table, dict(zip(columns, table, strict=True))
             values = {name: filled[name] for name in names}
@@ -251,7 +252,8 @@ class Rounds:
         self._backend.trace(packed, block, begin, steps, due, number, self._recording, rows)
         place = slice(first, first + several) if beside else members
         found = rows.table[:, rows.entry : rows.end, rows.network : rows.network + several]
-        self._keep(found, rows.table is self._table, slice(number, until), place)
+        if self._squares or rows.table is not self._table:
+            self._keep(found, rows.table is self._table, slice(number, until), place)
         self._kept[place] = until
         if self._layers and until > number:
             self._wait(packed, block, number, members, ~np.isnan(found[0, 0]))

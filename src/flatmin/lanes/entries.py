@@ -78,7 +78,7 @@ class Spectrum(NamedTuple):
     """How sharpness is measured along a run."""
 
     starts: NDArray[Any]  # [block, number, n]: what `sharpness.follow` keeps of a run, 0 at first
-    probe: NDArray[Any]  # [d_0 + .. + d_{L-1}], of norm 0.1
+    probe: NDArray[Any]  # [d_0 + .. + d_{L-1}], of a small norm
     number: int  # of the first entry of a call in the whole run
     window: int  # measured at so many steps at the end of a stride; 0: not at all
     steady: bool  # whether measurements are the same number of steps apart
