@@ -102,6 +102,8 @@ def _started() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
+        if "start new thread" not in str(error):
+            raise
         raise SettingError(NO_THREADS) from error
 
 

@@ -59,7 +59,7 @@ CHANGES, NUMBERS = 3, 14
 
 
 def followed(nodes: int, depth: int) -> int:
-    """How many numbers `sharpness.follow` keeps of a run: the y_k of an eigenvector, as many as
+    """How many numbers `following.follow` keeps of a run: the y_k of an eigenvector, as many as
     there are nodes, those foreseen of the next one, their last changes, what is known of these
     and of the eigenvalue, and a weight a layer."""
     return (2 + CHANGES) * (-(-nodes // TILE) * TILE) + NUMBERS + depth
@@ -77,7 +77,7 @@ class Rows(NamedTuple):
 class Spectrum(NamedTuple):
     """How sharpness is measured along a run."""
 
-    starts: NDArray[Any]  # [block, number, n]: what `sharpness.follow` keeps of a run, 0 at first
+    starts: NDArray[Any]  # [block, number, n]: what `following.follow` keeps of a run, 0 at first
     probe: NDArray[Any]  # [d_0 + .. + d_{L-1}], of a small norm
     number: int  # of the first entry of a call in the whole run
     window: int  # measured at so many steps at the end of a stride; 0: not at all

@@ -20,6 +20,7 @@ from typing import Any
 from numba import extending
 
 from flatmin.lanes.compiling import inlined
+from flatmin.lanes.following import foreseen
 from flatmin.lanes.held import (
     held,
     spread,
@@ -29,7 +30,6 @@ from flatmin.lanes.held import (
     transposed_held,
 )
 from flatmin.lanes.layout import Held, is_form
-from flatmin.lanes.sharpness import foreseen
 from flatmin.lanes.sweeps import leave, leave_last
 from flatmin.lanes.tiles import inner, outer, put, scaled
 from flatmin.lanes.vectors import splat, vectors

@@ -39,6 +39,7 @@ from flatmin.lanes.entries import (
     put_sharpness,
     rows_of,
 )
+from flatmin.lanes.following import follow
 from flatmin.lanes.held import held, spread, step_held, transposed_held
 from flatmin.lanes.joined import may_wait, step_and_down, take_error
 from flatmin.lanes.layout import Held, Twins, Wide, block_of, is_form, scratch
@@ -47,7 +48,7 @@ from flatmin.lanes.momentum_descent import (
     step_held_with_velocity,
     times_and_step_with_velocity,
 )
-from flatmin.lanes.sharpness import follow, sharpness_scratch
+from flatmin.lanes.sharpness import sharpness_scratch
 from flatmin.lanes.tiles import put, scaled
 from flatmin.lanes.twins import backward_twins, forward_twins
 from flatmin.lanes.vectors import absolute, all_lanes, splat, vectors, where
